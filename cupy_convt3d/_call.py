@@ -1,0 +1,85 @@
+"""From the arguments of a call to its checked problem and plan, once per signature."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+from cupy_convt3d._algorithm import check_algorithm
+from cupy_convt3d._dtypes import KernelDtype, kernel_dtype
+from cupy_convt3d._problem import Problem, Triple, index, make_problem, shape_tuple, triple
+
+Shape = tuple[int, ...]
+
+
+class Settings(NamedTuple):
+    """The arguments that are not arrays, in canonical form: equal settings mean the same call."""
+
+    stride: Triple
+    padding: Triple
+    output_padding: Triple
+    groups: int
+    dilation: Triple
+    output_size: Shape | None
+    algorithm: str
+    deterministic: bool
+
+
+def settings_of(
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    groups: Any,
+    dilation: Any,
+    output_size: Any,
+    algorithm: Any,
+    deterministic: Any,
+) -> Settings:
+    """Return the canonical settings; raises TypeError or ValueError for wrong kinds of values."""
+    check_algorithm(algorithm)
+    if type(deterministic) is not bool:
+        raise TypeError(f"deterministic must be True or False, got {deterministic!r}")
+    return Settings(
+        triple(stride, "stride"),
+        triple(padding, "padding"),
+        triple(output_padding, "output_padding"),
+        index(groups, "groups"),
+        triple(dilation, "dilation"),
+        None if output_size is None else shape_tuple(output_size, "output_size"),
+        algorithm,
+        deterministic,
+    )
+
+
+def check_dtypes(x: Any, weight: Any, bias: Any) -> KernelDtype:
+    """Return the common dtype of the operands, or raise TypeError saying which differs."""
+    dtype = _dtype_of(x.dtype, "x")
+    for name, operand in (("weight", weight), ("bias", bias)):
+        if operand is not None and operand.dtype != x.dtype:
+            _dtype_of(operand.dtype, name)
+            raise TypeError(
+                f"{name} must have the dtype of x, {dtype.name}, got {operand.dtype}"
+            )
+    return dtype
+
+
+# NumPy and torch dtypes are hashable, and turning one into text costs microseconds.
+_dtype_of = functools.lru_cache(maxsize=256)(kernel_dtype)
+
+
+@functools.lru_cache(maxsize=1024)
+def checked_problem(
+    x_shape: Shape, weight_shape: Shape, bias_shape: Shape | None, settings: Settings
+) -> Problem:
+    """Return the problem of a call, every rule checked."""
+    return make_problem(
+        x_shape,
+        weight_shape,
+        bias_shape,
+        settings.stride,
+        settings.padding,
+        settings.output_padding,
+        settings.groups,
+        settings.dilation,
+        settings.output_size,
+    )

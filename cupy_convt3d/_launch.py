@@ -1,0 +1,45 @@
+"""Run a plan on the current CUDA device: compile once, then pass pointers. No decisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cupy_convt3d._loader import load_kernel
+from cupy_convt3d._plan import Plan, Role
+
+_NULL = np.uintp(0)
+
+
+class BoundPlan:
+    """A plan with its kernels compiled for one device.
+
+    Building one needs the device to be current; running it too.
+    """
+
+    __slots__ = ("_launches", "workspace_bytes")
+
+    def __init__(self, plan: Plan, device: int) -> None:
+        self.workspace_bytes = plan.workspace_bytes
+        self._launches: list[tuple[Any, tuple[int], tuple[int], tuple[Role, ...], Any, int]] = [
+            (
+                load_kernel(launch.kernel, launch.options, launch.shared_bytes, device),
+                (launch.grid,),
+                (launch.block,),
+                launch.roles,
+                launch.params,
+                launch.shared_bytes,
+            )
+            for launch in plan.launches
+        ]
+
+    def run(self, arrays: dict[Role, Any]) -> None:
+        """Launch everything on CuPy's current stream.
+
+        ``arrays`` maps every role to a CuPy array, or to an address as ``numpy.uintp``; ``"bias"`` may
+        be None.
+        """
+        for kernel, grid, block, roles, params, shared_bytes in self._launches:
+            arguments = [_NULL if (a := arrays[role]) is None else a for role in roles]
+            kernel(grid, block, (*arguments, params), shared_mem=shared_bytes)

@@ -1,0 +1,48 @@
+"""Checks of ``out``: what it must be, and that it shares no memory with an operand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def check_out(
+    out: Any,
+    shape: tuple[int, ...],
+    dtype: Any,
+    contiguous: bool,
+    address: int,
+    itemsize: int,
+) -> None:
+    """Raise unless ``out`` has the shape and dtype of the result and is a plain C-contiguous array."""
+    if tuple(out.shape) != shape:
+        raise ValueError(f"out must have the shape of the result, {shape}, got {tuple(out.shape)}")
+    if out.dtype != dtype:
+        raise TypeError(f"out must have the dtype of x, {dtype}, got {out.dtype}")
+    if not contiguous:
+        raise ValueError("out must be C-contiguous, got strides " + str(_strides(out)))
+    if address % itemsize:
+        raise ValueError(f"out must be aligned to its item size of {itemsize} bytes")
+
+
+def check_no_overlap(out: tuple[int, int], operands: dict[str, tuple[int, int]]) -> None:
+    """Raise ValueError if the bytes of ``out`` meet those of an operand; ranges are [begin, end)."""
+    for name, (begin, end) in operands.items():
+        if out[0] < end and begin < out[1]:
+            raise ValueError(f"out must not share memory with {name}")
+
+
+def byte_range(
+    address: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
+) -> tuple[int, int]:
+    """Return the range of addresses that a strided array spans; strides are in bytes."""
+    if 0 in shape:
+        return address, address
+    spans = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
+    begin = address + sum(span for span in spans if span < 0)
+    end = address + sum(span for span in spans if span > 0) + itemsize
+    return begin, end
+
+
+def _strides(out: Any) -> tuple[int, ...]:
+    strides = out.strides if hasattr(out, "strides") else out.stride()
+    return tuple(strides)

@@ -1,0 +1,135 @@
+"""The parameter struct of the kernels, mirrored from ``kernels_cu/convt3d_params.cuh``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cupy_convt3d._phase import Axis, axes
+from cupy_convt3d._problem import Problem, coordinate_range
+
+FAST_DIVMOD = np.dtype(
+    [("divisor", np.int64), ("multiplier", np.uint32), ("shift", np.uint32)], align=True
+)
+
+AXIS_PARAMS = np.dtype(
+    [
+        ("input", np.int64),
+        ("kernel", np.int64),
+        ("output", np.int64),
+        ("stride", np.int64),
+        ("padding", np.int64),
+        ("dilation", np.int64),
+        ("gcd", np.int64),
+        ("tap_step", np.int64),
+        ("input_step", np.int64),
+        ("inverse", np.int64),
+        ("phases", np.int64),
+        ("positions", FAST_DIVMOD),
+        ("tile", np.int64),
+        ("tiles", np.int64),
+        ("tap_slice", np.int64),
+        ("tap_slices", np.int64),
+        ("reach", np.int64),
+        ("tile_divmod", FAST_DIVMOD),
+        ("box", FAST_DIVMOD),
+    ],
+    align=True,
+)
+
+PARAMS = np.dtype(
+    [
+        ("axis", AXIS_PARAMS, (3,)),
+        ("batch", np.int64),
+        ("groups", np.int64),
+        ("in_channels", np.int64),
+        ("out_channels", np.int64),
+        ("co_tiles", np.int64),
+        ("tiles", np.int64),
+        ("has_bias", np.int64),
+        ("stage_channels", np.int64),
+        ("stage_taps", FAST_DIVMOD),
+        ("owns_output", np.int64),
+        ("plane", np.int64),
+        ("plane_chunk", np.int64),
+    ],
+    align=True,
+)
+
+#: Indices, and everything computed on the way to one, stay below this in the 32-bit variants.
+INDEX32_LIMIT = 2**31 - 1
+
+
+def fast_divmod(divisor: int) -> tuple[int, int, int]:
+    """Return the fields of a ``FastDivmod`` (``kernels_cu/fast_divmod.cuh``).
+
+    With ``l = ceil(log2 d)`` the multiplier is ``ceil(2**(31 + l) / d)``; it fits 32 bits and
+    ``(n * multiplier) >> (31 + l) == n // d`` for ``0 <= n < 2**31``. A divisor of 2**31 or more only
+    occurs with 64-bit indices, which divide.
+    """
+    if divisor > INDEX32_LIMIT:
+        return divisor, 0, 0
+    shift = 31 + (divisor - 1).bit_length()
+    return divisor, -(-(1 << shift) // divisor), shift
+
+
+def common_params(problem: Problem, has_bias: bool) -> np.void:
+    """Return a ``Params`` with the fields that follow from the problem alone; the others are 0."""
+    params = np.zeros((), dtype=PARAMS)[()]
+    for target, axis in zip(params["axis"], axes(problem), strict=True):
+        _fill_axis(target, axis)
+    params["batch"] = problem.batch
+    params["groups"] = problem.groups
+    params["in_channels"] = problem.in_channels_per_group
+    params["out_channels"] = problem.out_channels_per_group
+    params["has_bias"] = has_bias
+    result: np.void = params
+    return result
+
+
+def _fill_axis(target: Any, axis: Axis) -> None:
+    for field in (
+        "input",
+        "kernel",
+        "output",
+        "stride",
+        "padding",
+        "dilation",
+        "gcd",
+        "tap_step",
+        "input_step",
+        "inverse",
+        "phases",
+    ):
+        target[field] = getattr(axis, field)
+    target["positions"] = fast_divmod(axis.positions)
+    # Fields that only the scatter fills must still be valid divisors.
+    for field in ("tile_divmod", "box"):
+        target[field] = fast_divmod(1)
+
+
+def index_bits(problem: Problem, *counts: int) -> int:
+    """Return 32 if every index of the problem fits 31 bits, else 64.
+
+    ``counts`` are further quantities that a kernel holds in an index. Input coordinates may lie
+    outside the input before they are tested, by as much as ``coordinate_range`` says.
+    """
+    x_elements = _product(problem.x_shape)
+    depth, height, width = coordinate_range(problem)
+    _, input_h, input_w = problem.input
+    stray = 2 * ((depth * input_h + height) * input_w + width)
+    largest = max(
+        x_elements + stray,
+        _product(problem.weight_shape),
+        _product(problem.y_shape) + stray,
+        *counts,
+    )
+    return 32 if largest <= INDEX32_LIMIT else 64
+
+
+def _product(extents: tuple[int, ...]) -> int:
+    result = 1
+    for extent in extents:
+        result *= extent
+    return result

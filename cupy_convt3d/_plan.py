@@ -1,0 +1,65 @@
+"""What one call launches, as plain data: a plan is computed once per signature and then only run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cupy_convt3d._dtypes import KernelDtype
+from cupy_convt3d._params import PARAMS
+
+#: What a kernel's pointer parameter points to. ``bias`` may be absent: then a null pointer is passed.
+Role = Literal["x", "weight", "bias", "y", "workspace"]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch.
+
+    ``kernel`` names the file in ``kernels_cu`` and its entry point; the entry point takes the arrays
+    of ``roles`` in order, then ``params`` by value.
+    """
+
+    kernel: str
+    options: tuple[str, ...]
+    grid: int
+    block: int
+    shared_bytes: int
+    params: NDArray[Any]
+    roles: tuple[Role, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The launches of one call, in order, and the scratch memory they share.
+
+    ``workspace_bytes`` is 0 where none is needed. ``deterministic`` says that two runs on the same
+    data give the same bits.
+    """
+
+    algorithm: str
+    launches: tuple[Launch, ...]
+    workspace_bytes: int
+    deterministic: bool
+
+
+def launch_params(params: np.void) -> NDArray[Any]:
+    """Return the size-one array that CuPy passes to a kernel as a struct by value."""
+    array = np.empty(1, dtype=params.dtype)
+    array[0] = params
+    array.flags.writeable = False
+    return array
+
+
+def variant_options(dtype: KernelDtype, index_bits: int, **macros: int) -> tuple[str, ...]:
+    """Return the ``-D`` options that select one variant of a kernel (convt3d_config.cuh)."""
+    values = {
+        "CONVT3D_DTYPE": dtype.number,
+        "CONVT3D_INDEX_BITS": index_bits,
+        "CONVT3D_PARAMS_SIZE": PARAMS.itemsize,
+        **macros,
+    }
+    return tuple(f"-D{name}={value}" for name, value in values.items())

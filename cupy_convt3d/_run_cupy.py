@@ -1,0 +1,105 @@
+"""Run a call whose operands are CuPy arrays: on CuPy's current stream, into CuPy's memory."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from cupy_convt3d._algorithm import make_plan
+from cupy_convt3d._call import Settings, Shape, check_dtypes, checked_problem
+from cupy_convt3d._dtypes import KernelDtype
+from cupy_convt3d._launch import BoundPlan
+from cupy_convt3d._overlap import byte_range, check_no_overlap, check_out
+
+
+def run_cupy(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> Any:
+    """Return the transposed convolution of CuPy arrays; see `cupy_convt3d.conv_transpose3d`."""
+    import cupy
+
+    dtype = check_dtypes(x, weight, bias)
+    bias_shape = None if bias is None else bias.shape
+    problem = checked_problem(x.shape, weight.shape, bias_shape, settings)
+    y_shape = problem.y_shape if x.ndim == 5 else problem.y_shape[1:]
+    device = _common_device(x, weight, bias, out)
+    if out is not None:
+        check_out(out, y_shape, x.dtype, out.flags.c_contiguous, out.data.ptr, dtype.itemsize)
+        operands = {"x": x, "weight": weight, "bias": bias}
+        check_no_overlap(
+            _byte_range(out),
+            {name: _byte_range(a) for name, a in operands.items() if a is not None},
+        )
+    if device != cupy.cuda.runtime.getDevice():
+        with cupy.cuda.Device(device):
+            return _run(cupy, x, weight, bias, out, y_shape, dtype, settings, device)
+    return _run(cupy, x, weight, bias, out, y_shape, dtype, settings, device)
+
+
+def _run(
+    cupy: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    out: Any,
+    y_shape: Shape,
+    dtype: KernelDtype,
+    settings: Settings,
+    device: int,
+) -> Any:
+    y = cupy.empty(y_shape, dtype=x.dtype) if out is None else out
+    if y.size == 0:
+        return y
+    bias_shape = None if bias is None else bias.shape
+    bound = bound_plan(x.shape, weight.shape, bias_shape, dtype, settings, device)
+    workspace = cupy.empty(bound.workspace_bytes, dtype="u1") if bound.workspace_bytes else None
+    bound.run(
+        {
+            "x": _dense(cupy, x, dtype.itemsize),
+            "weight": _dense(cupy, weight, dtype.itemsize),
+            "bias": None if bias is None else _dense(cupy, bias, dtype.itemsize),
+            "y": y,
+            "workspace": workspace,
+        }
+    )
+    return y
+
+
+@functools.lru_cache(maxsize=1024)
+def bound_plan(
+    x_shape: Shape,
+    weight_shape: Shape,
+    bias_shape: Shape | None,
+    dtype: KernelDtype,
+    settings: Settings,
+    device: int,
+) -> BoundPlan:
+    """Return the compiled plan of a signature for ``device``, which must be the current one."""
+    problem = checked_problem(x_shape, weight_shape, bias_shape, settings)
+    plan = make_plan(
+        problem, dtype, bias_shape is not None, settings.algorithm, settings.deterministic
+    )
+    return BoundPlan(plan, device)
+
+
+def _dense(cupy: Any, array: Any, itemsize: int) -> Any:
+    """Return the array itself if kernels can index it, else a C-contiguous, aligned copy."""
+    if not array.flags.c_contiguous:
+        return cupy.ascontiguousarray(array)
+    # A complex view can start between two elements; the kernels load whole ones.
+    if array.data.ptr % itemsize:
+        return array.copy()
+    return array
+
+
+def _common_device(x: Any, weight: Any, bias: Any, out: Any) -> int:
+    device = x.data.device_id
+    for name, array in (("weight", weight), ("bias", bias), ("out", out)):
+        if array is not None and array.data.device_id != device:
+            raise ValueError(
+                f"{name} must be on the device of x, {device}, got device {array.data.device_id}"
+            )
+    result: int = device
+    return result
+
+
+def _byte_range(array: Any) -> tuple[int, int]:
+    return byte_range(array.data.ptr, array.shape, array.strides, array.itemsize)

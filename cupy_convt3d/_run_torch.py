@@ -1,0 +1,152 @@
+"""Run a call whose operands are torch tensors: on torch's device and stream, in torch's memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cupy_convt3d._call import Settings, Shape, check_dtypes, checked_problem
+from cupy_convt3d._dtypes import KernelDtype
+from cupy_convt3d._numpy_path import conv_transpose3d_numpy
+from cupy_convt3d._overlap import byte_range, check_no_overlap, check_out
+from cupy_convt3d._plan import Role
+from cupy_convt3d._problem import Problem
+from cupy_convt3d._run_cupy import bound_plan
+
+#: Bytes of the float32 copies of bfloat16 samples that are alive at a time.
+BFLOAT16_COPIES = 64 * 1024 * 1024
+
+
+def run_torch(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> Any:
+    """Return the transposed convolution of torch tensors; see `cupy_convt3d.conv_transpose3d`."""
+    import torch
+
+    operands = {"x": x, "weight": weight, "bias": bias}
+    tensors = {name: t for name, t in (*operands.items(), ("out", out)) if t is not None}
+    _check_tensors(torch, tensors)
+    dtype = check_dtypes(x, weight, bias)
+    bias_shape = None if bias is None else tuple(bias.shape)
+    problem = checked_problem(tuple(x.shape), tuple(weight.shape), bias_shape, settings)
+    y_shape = problem.y_shape if x.ndim == 5 else problem.y_shape[1:]
+    if out is not None:
+        check_out(out, y_shape, x.dtype, out.is_contiguous(), out.data_ptr(), dtype.itemsize)
+        check_no_overlap(
+            _byte_range(out),
+            {name: _byte_range(t) for name, t in operands.items() if t is not None},
+        )
+    if x.is_cuda:
+        return _run_cuda(torch, x, weight, bias, out, y_shape, dtype, settings)
+    y = torch.empty(y_shape, dtype=x.dtype) if out is None else out
+    _run_cpu(torch, problem, x, weight, bias, y)
+    return y
+
+
+def _check_tensors(torch: Any, tensors: dict[str, Any]) -> None:
+    device = tensors["x"].device
+    for name, tensor in tensors.items():
+        if tensor.layout is not torch.strided:
+            raise TypeError(f"{name} must be a dense (strided) tensor, got {tensor.layout}")
+        if tensor.device.type not in ("cpu", "cuda"):
+            raise ValueError(f"{name} must be on the CPU or a CUDA device, got {tensor.device}")
+        if tensor.device != device:
+            raise ValueError(f"{name} must be on the device of x, {device}, got {tensor.device}")
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                f"{name} must not require gradients, which are not recorded here: pass "
+                f"{name}.detach(), or call inside torch.no_grad()"
+            )
+
+
+def _run_cpu(torch: Any, problem: Problem, x: Any, weight: Any, bias: Any, y: Any) -> None:
+    x, weight, bias = (
+        None if t is None else t.detach().resolve_conj().resolve_neg() for t in (x, weight, bias)
+    )
+    x = x.reshape(problem.x_shape)
+    y = y.detach().view(problem.y_shape)
+    if y.dtype != torch.bfloat16:
+        bias_array = None if bias is None else bias.numpy()
+        conv_transpose3d_numpy(problem, x.numpy(), weight.numpy(), bias_array, y.numpy())
+        return
+    # NumPy has no bfloat16 of its own: a few samples at a time go through float32.
+    weight = weight.float().numpy()
+    bias = None if bias is None else bias.float().numpy()
+    bytes_per_sample = 4 * (x[0].numel() + y[0].numel()) if problem.batch else 1
+    samples = max(1, BFLOAT16_COPIES // bytes_per_sample)
+    for begin in range(0, problem.batch, samples):
+        x_part = x[begin : begin + samples].float().numpy()
+        part = replace(problem, batch=x_part.shape[0])
+        y_part = np.empty(part.y_shape, dtype=np.float32)
+        conv_transpose3d_numpy(part, x_part, weight, bias, y_part)
+        y[begin : begin + samples].copy_(torch.from_numpy(y_part))
+
+
+def _run_cuda(
+    torch: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    out: Any,
+    y_shape: Shape,
+    dtype: KernelDtype,
+    settings: Settings,
+) -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise ImportError(
+            "torch tensors on a CUDA device need CuPy: pip install 'cupy-convt3d[cuda12]' "
+            "or 'cupy-convt3d[cuda13]', whichever CUDA torch was built for"
+        ) from error
+    device = x.device.index
+    y = torch.empty(y_shape, dtype=x.dtype, device=x.device) if out is None else out
+    if y.numel() == 0:
+        return y
+    bias_shape = None if bias is None else tuple(bias.shape)
+    stream = torch.cuda.current_stream(x.device)
+    with cupy.cuda.Device(device), _cupy_stream(cupy, stream.cuda_stream, device):
+        bound = bound_plan(
+            tuple(x.shape), tuple(weight.shape), bias_shape, dtype, settings, device
+        )
+        # Copies and workspace stay referenced until everything is queued; torch reuses their memory
+        # only for later work on this stream.
+        tensors: dict[Role, Any] = {
+            "x": _dense(x, dtype.itemsize),
+            "weight": _dense(weight, dtype.itemsize),
+            "bias": None if bias is None else _dense(bias, dtype.itemsize),
+            "y": y,
+            "workspace": torch.empty(bound.workspace_bytes, dtype=torch.uint8, device=x.device),
+        }
+        bound.run({role: t if t is None else np.uintp(t.data_ptr()) for role, t in tensors.items()})
+    return y
+
+
+def _dense(tensor: Any, itemsize: int) -> Any:
+    """Return the tensor itself if kernels can index it, else a C-contiguous, aligned copy."""
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # A complex view can start between two elements; the kernels load whole ones.
+    return tensor.clone() if tensor.data_ptr() % itemsize else tensor
+
+
+class _TorchStream:
+    """A stream of torch, as the CUDA stream protocol describes one (torch before 2.10 does not)."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle
+
+
+def _cupy_stream(cupy: Any, handle: int, device: int) -> Any:
+    """Return torch's stream as a CuPy stream; CuPy 14 deprecated the older way."""
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        return cupy.cuda.Stream.from_external(_TorchStream(handle))
+    return cupy.cuda.ExternalStream(handle, device)
+
+
+def _byte_range(tensor: Any) -> tuple[int, int]:
+    itemsize = tensor.element_size()
+    strides = tuple(stride * itemsize for stride in tensor.stride())
+    return byte_range(tensor.data_ptr(), tuple(tensor.shape), strides, itemsize)

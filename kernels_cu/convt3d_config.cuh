@@ -1,0 +1,43 @@
+// Turns the -D options of a variant into constants and types. The defaults let each .cu compile alone.
+//
+// Options: CONVT3D_DTYPE (0 float16, 1 bfloat16, 2 float32, 3 float64, 4 complex64, 5 complex128),
+// CONVT3D_INDEX_BITS (32 or 64), CONVT3D_TILE_CO, CONVT3D_TILE_TAPS and CONVT3D_TILE_POSITIONS (the
+// register tile of one thread), CONVT3D_PARAMS_SIZE (bytes of Params, as Python counts them).
+#pragma once
+
+#ifndef CONVT3D_DTYPE
+#define CONVT3D_DTYPE 2
+#endif
+#ifndef CONVT3D_INDEX_BITS
+#define CONVT3D_INDEX_BITS 32
+#endif
+#ifndef CONVT3D_TILE_CO
+#define CONVT3D_TILE_CO 4
+#endif
+#ifndef CONVT3D_TILE_TAPS
+#define CONVT3D_TILE_TAPS 4
+#endif
+#ifndef CONVT3D_TILE_POSITIONS
+#define CONVT3D_TILE_POSITIONS 4
+#endif
+
+/// Picks one of two types at compile time.
+template <bool kFirst, class First, class Second>
+struct Choose {
+  using type = First;
+};
+template <class First, class Second>
+struct Choose<false, First, Second> {
+  using type = Second;
+};
+
+/// Signed index of an element: 32 bits unless an offset or coordinate of the problem needs more.
+using Index = Choose<CONVT3D_INDEX_BITS == 32, int, long long>::type;
+/// For range checks: a negative Index becomes larger than every extent.
+using UnsignedIndex = Choose<CONVT3D_INDEX_BITS == 32, unsigned, unsigned long long>::type;
+
+constexpr int kTileCo = CONVT3D_TILE_CO;
+constexpr int kTileTaps = CONVT3D_TILE_TAPS;
+constexpr int kTilePositions = CONVT3D_TILE_POSITIONS;
+/// Threads of a block at most; also what __launch_bounds__ promises the compiler.
+constexpr int kMaxThreads = 256;

@@ -1,0 +1,82 @@
+"""An independent definition of the operation, and the error bounds that results are held to.
+
+Nothing here is shared with the package.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def scatter_reference(
+    x: NDArray[Any],
+    weight: NDArray[Any],
+    bias: NDArray[Any] | None,
+    output: tuple[int, int, int],
+    stride: tuple[int, int, int],
+    padding: tuple[int, int, int],
+    groups: int,
+    dilation: tuple[int, int, int],
+) -> NDArray[Any]:
+    """Add every product to the output it belongs to, in float64 (complex128), from the definition.
+
+    ``output`` is given, not computed: its formula is what the tests check.
+    """
+    wide = np.complex128 if np.iscomplexobj(x) or x.dtype.kind == "c" else np.float64
+    x, weight = x.astype(wide), weight.astype(wide)
+    n, c_in = x.shape[:2]
+    per_group = weight.shape[1]
+    y = np.zeros((n, per_group * groups, *output), dtype=wide)
+    if bias is not None:
+        y += bias.astype(wide)[:, None, None, None]
+    for i in itertools.product(*(range(extent) for extent in x.shape[2:])):
+        for k in itertools.product(*(range(extent) for extent in weight.shape[2:])):
+            o = tuple(
+                a * s - p + b * d for a, b, s, p, d in zip(i, k, stride, padding, dilation, strict=True)
+            )
+            if all(0 <= a < extent for a, extent in zip(o, output, strict=True)):
+                for g in range(groups):
+                    ci = slice(g * c_in // groups, (g + 1) * c_in // groups)
+                    co = slice(g * per_group, (g + 1) * per_group)
+                    y[(slice(None), co, *o)] += x[(slice(None), ci, *i)] @ weight[(ci, slice(None), *k)]
+    return y
+
+
+#: Unit roundoff of the storage and of the accumulator, by dtype.
+_STORAGE_EPSILON = {
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float32": 2.0**-24,
+    "float64": 2.0**-53,
+    "complex64": 2.0**-24,
+    "complex128": 2.0**-53,
+}
+_SUM_EPSILON = {**_STORAGE_EPSILON, "float16": 2.0**-24, "bfloat16": 2.0**-24}
+
+#: Smallest positive normal number of the storage: below it rounding is absolute.
+_SMALLEST = {
+    "float16": 2.0**-14,
+    "bfloat16": 2.0**-126,
+    "float32": 2.0**-126,
+    "float64": 2.0**-1022,
+    "complex64": 2.0**-126,
+    "complex128": 2.0**-1022,
+}
+
+
+def error_bound(dtype: str, depth: int, magnitude: NDArray[Any], exact: NDArray[Any]) -> NDArray[Any]:
+    """Return the largest error that a result of ``depth`` products may have, element by element.
+
+    The classic bound of a sum in any order (Higham, "Accuracy and Stability of Numerical Algorithms",
+    section 3.1): with ``u`` the unit roundoff of the accumulator, ``depth * u`` times the sum of the
+    absolute products, ``magnitude``; one more ``u`` for the bias, and for complex numbers twice that, as
+    each part sums two real products per complex one. Then one rounding to storage.
+    """
+    terms = (2 * depth if dtype.startswith("complex") else depth) + 2
+    summed = terms * _SUM_EPSILON[dtype] * magnitude
+    stored = _STORAGE_EPSILON[dtype] * (np.abs(exact) + summed)
+    return np.asarray(summed + stored + _SMALLEST[dtype] * _STORAGE_EPSILON[dtype] * 2)
