@@ -68,7 +68,7 @@ __device__ inline void add_tap(const Element* __restrict__ x, const Index (&offs
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kMaxThreads)
+extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
     convt3d_gather(const Element* __restrict__ x, const Element* __restrict__ weight,
                    const Element* __restrict__ bias, Element* __restrict__ y,
                    const __grid_constant__ Params p) {

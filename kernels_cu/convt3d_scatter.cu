@@ -53,7 +53,7 @@ __device__ inline void outputs_of_axis(const AxisParams& axis, bool owned, Index
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kMaxThreads)
+extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
     convt3d_scatter(const Element* __restrict__ x, const Element* __restrict__ weight,
                     const Element* __restrict__ bias, Element* __restrict__ y,
                     Accumulator* __restrict__ total, const __grid_constant__ Params p) {

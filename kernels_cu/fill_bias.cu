@@ -6,7 +6,7 @@
 #include <convt3d_params.cuh>
 #include <element.cuh>
 
-extern "C" __global__ void __launch_bounds__(kMaxThreads)
+extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
     fill_bias(const Element* __restrict__ bias, Accumulator* __restrict__ total,
               const __grid_constant__ Params p) {
   const Index chunks = static_cast<Index>((p.plane + p.plane_chunk - 1) / p.plane_chunk);

@@ -1,0 +1,134 @@
+"""Compile every variant of every kernel for every supported architecture and print what it uses.
+
+Run with ``python benchmarks/kernel_resources.py``. Needs CuPy and NVRTC 12.8 or later, no GPU. The
+columns are registers per thread and shared memory per block (static + dynamic, bytes). The exit status is
+1 if a variant uses local memory (spills), more registers than its blocks can have, or more shared memory
+than a block may have on the architecture.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from cupy_backends.cuda.libs import nvrtc
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from cupy_convt3d._dtypes import DTYPES
+from cupy_convt3d._loader import compile_options, kernel_source
+from cupy_convt3d._plan import Launch
+from tests.variants import launches
+
+#: Shared memory that a block can opt in to, in bytes (CUDA C++ Programming Guide, "Technical
+#: Specifications per Compute Capability").
+SHARED_PER_BLOCK = {
+    80: 163 * 1024,
+    86: 99 * 1024,
+    89: 99 * 1024,
+    90: 227 * 1024,
+    100: 227 * 1024,
+    120: 99 * 1024,
+}
+
+#: Registers of a block at most, on all of them.
+REGISTERS_PER_BLOCK = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What ptxas reports for one kernel; sizes are in bytes."""
+
+    registers: int
+    static_shared: int
+    local: int
+
+
+def compile_variant(kernel: str, options: tuple[str, ...], architecture: int) -> Usage:
+    """Compile as CuPy does, with ptxas's report."""
+    program = nvrtc.createProgram(kernel_source(kernel), f"{kernel}.cu", (), ())
+    try:
+        nvrtc.compileProgram(
+            program,
+            (
+                *compile_options(options),
+                f"-arch=sm_{architecture}",
+                "-ftz=true",
+                "--device-as-default-execution-space",
+                "--ptxas-options=-v",
+            ),
+        )
+        log = nvrtc.getProgramLog(program)
+    finally:
+        nvrtc.destroyProgram(program)
+
+    def number(pattern: str) -> int:
+        found = re.search(pattern, log)
+        return int(found.group(1)) if found else 0
+
+    registers = number(r"Used (\d+) registers")
+    if not registers:
+        raise RuntimeError(f"no report of ptxas for {kernel}, sm_{architecture}: {log!r}")
+    spilled = number(r"(\d+) bytes spill stores") + number(r"(\d+) bytes spill loads")
+    return Usage(
+        registers, number(r"(\d+) bytes smem"), number(r"(\d+) bytes stack frame") + spilled
+    )
+
+
+def faults(launch: Launch, usage: Usage, architecture: int) -> list[str]:
+    """Return what makes a variant unfit for an architecture."""
+    found = []
+    if usage.local:
+        found.append(f"{usage.local} bytes of local memory")
+    # Registers are handed out in units of 8 for each thread.
+    if -(-usage.registers // 8) * 8 * launch.block > REGISTERS_PER_BLOCK:
+        found.append(f"{usage.registers} registers for {launch.block} threads")
+    if usage.static_shared + launch.shared_bytes > SHARED_PER_BLOCK[architecture]:
+        found.append(f"{usage.static_shared + launch.shared_bytes} bytes of shared memory")
+    return found
+
+
+def describe(launch: Launch) -> str:
+    """Return a variant's name: kernel, dtype, index width and register tile."""
+    values = dict(option.removeprefix("-DCONVT3D_").split("=") for option in launch.options)
+    dtype = next(d.name for d in DTYPES.values() if d.number == int(values["DTYPE"]))
+    tile = "x".join(
+        values[f"TILE_{name}"] for name in ("TAPS", "CO", "POSITIONS") if f"TILE_{name}" in values
+    )
+    return f"{launch.kernel:18s} {dtype:10s} {values['INDEX_BITS']} {tile:6s}"
+
+
+def main() -> int:
+    variants = sorted(launches(), key=lambda launch: (launch.kernel, launch.options))
+    print(f"{'kernel, dtype, index bits, register tile':44s}", end="")
+    print("".join(f"    sm_{a:<8d}" for a in SHARED_PER_BLOCK))
+    bad = []
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        rows = [
+            [
+                pool.submit(compile_variant, launch.kernel, launch.options, architecture)
+                for architecture in SHARED_PER_BLOCK
+            ]
+            for launch in variants
+        ]
+        for launch, row in zip(variants, rows, strict=True):
+            cells = []
+            for architecture, future in zip(SHARED_PER_BLOCK, row, strict=True):
+                usage = future.result()
+                cells.append(f"{usage.registers:4d} {usage.static_shared + launch.shared_bytes:6d}")
+                bad += [
+                    f"{describe(launch)} sm_{architecture}: {fault}"
+                    for fault in faults(launch, usage, architecture)
+                ]
+            print(f"{describe(launch):44s}" + "    ".join(cells), flush=True)
+    print(f"{len(variants)} variants x {len(SHARED_PER_BLOCK)} architectures: {len(bad)} faults")
+    print("\n".join(bad))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""Every kernel, dtype and index width on every edge: exact on integers, bounded on real numbers.
+
+The host run compiles the kernels as C++; on a CUDA device the same plans run there, and deterministic
+ones must give the host's bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from cupy_convt3d._dtypes import DTYPES as KERNEL_DTYPES
+from cupy_convt3d._dtypes import KernelDtype
+from cupy_convt3d._plan import Plan
+from cupy_convt3d._plan_gather import plan_gather
+from cupy_convt3d._plan_scatter import plan_scatter
+from cupy_convt3d._problem import Problem
+from tests.executors import run_on_device, run_on_host
+from tests.host.executor import HostExecutor
+from tests.problems import (
+    DTYPES,
+    EDGES,
+    EXACT_LIMIT,
+    Arrays,
+    Case,
+    case_of,
+    exact_result,
+    integer_data,
+    load_cases,
+    magnitude,
+    normal_data,
+)
+from tests.reference import error_bound
+
+Planner = Callable[[Problem, KernelDtype, bool, int | None], Plan]
+
+KERNELS = pytest.mark.parametrize(
+    "planner", [plan_gather, plan_scatter], ids=["gather", "scatter"]
+)
+ALL_DTYPES = pytest.mark.parametrize("dtype", DTYPES)
+INDEX_BITS = pytest.mark.parametrize("bits", [32, 64])
+
+#: Reported cases small enough for the host; the others are planned only (test_plans.py). An empty
+#: batch never reaches a kernel (test_conv_transpose3d.py).
+REPORTED = [
+    case_of(entry)
+    for entry in load_cases()
+    if "out" in entry and not entry.get("big") and entry["x"][0] > 0
+]
+
+
+def wide(y: NDArray[Any]) -> NDArray[Any]:
+    return y.astype(np.complex128 if y.dtype.kind == "c" else np.float64)
+
+
+def check_integers(case: Case, dtype: str, run: Callable[[Problem, Arrays], NDArray[Any]]) -> None:
+    arrays = integer_data(case, dtype)
+    expected = exact_result(case, arrays).reshape(case.problem().y_shape)
+    assert np.abs(magnitude(case, arrays)).max() <= EXACT_LIMIT[dtype], "data beyond exactness"
+    y = run(case.problem(), arrays)
+    np.testing.assert_array_equal(wide(y), expected)
+
+
+def check_normal(case: Case, dtype: str, run: Callable[[Problem, Arrays], NDArray[Any]]) -> None:
+    arrays = normal_data(case, dtype)
+    problem = case.problem()
+    expected = exact_result(case, arrays).reshape(problem.y_shape)
+    size = magnitude(case, arrays).real.reshape(problem.y_shape)
+    bound = error_bound(dtype, case.depth, size, expected)
+    # The float64 reference has rounding errors of its own.
+    bound += error_bound("float64", case.depth, size, expected)
+    error = np.abs(wide(run(problem, arrays)) - expected)
+    assert np.all(error <= bound), f"worst error {np.max(error / bound):.2f} of the bound"
+
+
+@KERNELS
+@ALL_DTYPES
+@INDEX_BITS
+def test_edges_on_host(host: HostExecutor, planner: Planner, dtype: str, bits: int) -> None:
+    for case in EDGES:
+
+        def run(problem: Problem, arrays: Arrays, case: Case = case) -> NDArray[Any]:
+            plan = planner(problem, KERNEL_DTYPES[dtype], case.bias, bits)
+            return run_on_host(host, plan, problem, arrays)
+
+        check_integers(case, dtype, run)
+        check_normal(case, dtype, run)
+
+
+@KERNELS
+@pytest.mark.parametrize("case", REPORTED, ids=lambda case: case.id)
+def test_reported_cases_on_host(host: HostExecutor, planner: Planner, case: Case) -> None:
+    def run(problem: Problem, arrays: Arrays) -> NDArray[Any]:
+        plan = planner(problem, KERNEL_DTYPES["float32"], case.bias, None)
+        return run_on_host(host, plan, problem, arrays)
+
+    check_integers(case, "float32", run)
+
+
+@pytest.mark.cuda
+@KERNELS
+@ALL_DTYPES
+@INDEX_BITS
+@pytest.mark.parametrize("case", EDGES, ids=lambda case: case.id)
+def test_edges_on_device(
+    host: HostExecutor, planner: Planner, dtype: str, bits: int, case: Case
+) -> None:
+    plan = planner(case.problem(), KERNEL_DTYPES[dtype], case.bias, bits)
+
+    def run(problem: Problem, arrays: Arrays) -> NDArray[Any]:
+        y = run_on_device(plan, problem, arrays)
+        if plan.deterministic:
+            # Whatever the order of blocks and warps, and so on every seed of a simulated device.
+            assert y.tobytes() == run_on_host(host, plan, problem, arrays).tobytes()
+        return y
+
+    check_integers(case, dtype, run)
+    check_normal(case, dtype, run)
+
+
+@pytest.mark.cuda
+@KERNELS
+@pytest.mark.parametrize("case", REPORTED, ids=lambda case: case.id)
+def test_reported_cases_on_device(planner: Planner, case: Case) -> None:
+    plan = planner(case.problem(), KERNEL_DTYPES["float32"], case.bias, None)
+    check_integers(case, "float32", lambda problem, arrays: run_on_device(plan, problem, arrays))

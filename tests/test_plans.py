@@ -1,0 +1,157 @@
+"""Plans as data: grids, tiles and boxes within the limits of every device, for every kind of problem."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from cupy_convt3d._algorithm import make_plan
+from cupy_convt3d._dtypes import DTYPES as KERNEL_DTYPES
+from cupy_convt3d._plan import Plan
+from cupy_convt3d._plan_gather import MAX_STAGE_TAPS, STAGE_PAIRS, choose_stage, choose_tile
+from cupy_convt3d._plan_gather import TILES as GATHER_TILES
+from cupy_convt3d._plan_gather import plan_gather
+from cupy_convt3d._plan_scatter import SHARED_LIMIT, plan_scatter
+from cupy_convt3d._problem import Problem, make_problem
+from tests.problems import DTYPES, EDGES, Case, case_of, load_cases
+
+#: Shared memory that a block may have on every supported device (sm_86, 89 and 120 have least).
+LEAST_SHARED = 99 * 1024
+
+ALL_CASES = [
+    *EDGES,
+    *(case_of(e) for e in load_cases() if "out" in e and "output_size" not in e),
+]
+
+
+def options(plan: Plan, launch: int = 0) -> dict[str, int]:
+    pairs = (option.removeprefix("-D").split("=") for option in plan.launches[launch].options)
+    return {name: int(value) for name, value in pairs}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.id)
+def test_launches_are_legal(case: Case, dtype: str) -> None:
+    for planner in (plan_gather, plan_scatter):
+        plan = planner(case.problem(), KERNEL_DTYPES[dtype], case.bias)
+        for launch in plan.launches:
+            assert 0 <= launch.grid < 2**31
+            assert launch.block % 32 == 0
+            assert 32 <= launch.block <= 256
+            assert launch.shared_bytes <= SHARED_LIMIT < LEAST_SHARED - 16 * 1024
+            assert launch.params.shape == (1,)
+            assert not launch.params.flags.writeable
+            assert all(0 <= int(d) < 2**63 for d in launch.params["tiles"])
+
+
+@pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.id)
+def test_scatter_covers_inputs_and_taps(case: Case) -> None:
+    problem = case.problem()
+    plan = plan_scatter(problem, KERNEL_DTYPES["float32"], case.bias)
+    scatter = next(launch for launch in plan.launches if launch.kernel == "convt3d_scatter")
+    axes = scatter.params["axis"][0]
+    positions = options(plan, plan.launches.index(scatter))["CONVT3D_TILE_POSITIONS"]
+    assert math.prod(int(a["tile"]) for a in axes) <= scatter.block * positions
+    for axis, extent, kernel, output in zip(
+        axes, problem.input, problem.kernel, problem.output, strict=True
+    ):
+        assert (axis["tiles"] - 1) * axis["tile"] < extent <= axis["tiles"] * axis["tile"]
+        assert (axis["tap_slices"] - 1) * axis["tap_slice"] < kernel
+        assert kernel <= axis["tap_slices"] * axis["tap_slice"]
+        if scatter.params["owns_output"][0]:
+            assert owned_outputs(axis, output) == list(range(output))
+
+
+def owned_outputs(axis: object, output: int) -> list[int]:
+    """Follow `outputs_of_axis` in the kernel: every output belongs to one block, within its box."""
+    owned: list[int] = []
+    tile, stride, padding = (int(axis[f]) for f in ("tile", "stride", "padding"))
+    for index in range(int(axis["tiles"])):
+        origin = index * tile * stride - padding
+        begin = 0 if index == 0 else max(origin, 0)
+        last = index + 1 == axis["tiles"]
+        end = output if last else min(origin + tile * stride, output)
+        assert end - begin <= int(axis["box"]["divisor"])
+        owned += range(begin, end)
+    return owned
+
+
+def test_big_cases_use_64_bit_indices_when_they_must() -> None:
+    big = {e["id"]: case_of(e) for e in load_cases() if e.get("big") and "out" in e}
+    assert len(big) == 28
+    for name, case in big.items():
+        problem = case.problem()
+        elements = max(math.prod(problem.x_shape), math.prod(problem.y_shape))
+        plan = plan_gather(problem, KERNEL_DTYPES["float32"], case.bias)
+        expected = 64 if elements >= 2**31 else 32
+        assert options(plan)["CONVT3D_INDEX_BITS"] == expected, name
+
+
+def test_grid_covers_more_samples_than_a_grid_axis_allows() -> None:
+    problem = make_problem((70000, 1, 1, 1, 1), (1, 1, 1, 1, 1))
+    plan = plan_gather(problem, KERNEL_DTYPES["float32"], False)
+    assert plan.launches[0].grid == -(-70000 // 1024)
+    problem = make_problem((1, 70000, 1, 1, 1), (70000, 1, 1, 1, 1), groups=70000)
+    assert plan_gather(problem, KERNEL_DTYPES["float32"], False).launches[0].grid == 70000
+
+
+@pytest.mark.parametrize(
+    ("out_channels", "expected"), [(1, 1), (2, 4), (4, 4), (5, 8), (8, 8), (12, 16), (64, 16)]
+)
+def test_gather_tile_fits_the_output_channels(out_channels: int, expected: int) -> None:
+    assert choose_tile(out_channels, KERNEL_DTYPES["float32"])[0] == expected
+
+
+def test_gather_stage_stays_within_the_kernels_arrays() -> None:
+    for taps, channels in itertools.product((1, 2, 7, 8, 27, 105, 12167), (1, 3, 32, 300, 5000)):
+        stage_taps, stage_channels = choose_stage(taps, channels)
+        assert 1 <= stage_taps <= min(taps, MAX_STAGE_TAPS)
+        assert 1 <= stage_channels <= channels
+        assert stage_taps * stage_channels <= STAGE_PAIRS
+
+
+def test_sums_of_a_gather_thread_fit_64_registers() -> None:
+    for size, tiles in GATHER_TILES.items():
+        assert all(co * positions * size <= 64 * 4 for co, positions in tiles)
+
+
+def auto(problem: Problem, dtype: str = "float32", deterministic: bool = True) -> Plan:
+    return make_plan(problem, KERNEL_DTYPES[dtype], False, "auto", deterministic)
+
+
+def test_auto_is_deterministic_unless_told_otherwise() -> None:
+    for case in ALL_CASES:
+        assert auto(case.problem()).deterministic
+
+
+def test_auto_chooses_full_rows_where_inputs_never_meet() -> None:
+    up = make_problem((2, 64, 8, 8, 8), (64, 32, 2, 2, 2), stride=2)
+    assert (auto(up).algorithm, len(auto(up).launches)) == ("scatter", 1)
+    # Rows are full anyway with stride 1 along W.
+    tall = make_problem((2, 64, 8, 8, 8), (64, 32, 2, 2, 1), stride=(2, 2, 1))
+    assert auto(tall).algorithm == "gather"
+    overlapping = make_problem((2, 64, 8, 8, 8), (64, 32, 3, 3, 3), stride=2, padding=1)
+    assert auto(overlapping).algorithm == "gather"
+
+
+def test_auto_may_choose_atomics_only_with_permission() -> None:
+    wide_stride = make_problem((2, 4, 8, 8, 300), (4, 4, 3, 3, 9), stride=(1, 1, 4))
+    assert auto(wide_stride).algorithm == "gather"
+    allowed = auto(wide_stride, deterministic=False)
+    assert (allowed.algorithm, allowed.deterministic) == ("scatter", False)
+
+
+def test_workspace_is_for_16_bit_scatters_with_atomics_alone() -> None:
+    problem = make_problem((1, 4, 40, 40, 40), (4, 4, 3, 3, 3))
+    for dtype in DTYPES:
+        assert plan_gather(problem, KERNEL_DTYPES[dtype], True).workspace_bytes == 0
+        plan = plan_scatter(problem, KERNEL_DTYPES[dtype], True)
+        kernels = [launch.kernel for launch in plan.launches]
+        if dtype in ("float16", "bfloat16"):
+            assert plan.workspace_bytes == math.prod(problem.y_shape) * 4
+            assert kernels == ["fill_bias", "convt3d_scatter", "convert_workspace"]
+        else:
+            assert plan.workspace_bytes == 0
+            assert kernels == ["fill_bias", "convt3d_scatter"]
