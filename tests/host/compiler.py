@@ -82,7 +82,8 @@ def find_compiler() -> tuple[str, ...]:
     looked_for = ", ".join(command[0] for command in candidates)
     raise HostCompilerError(
         "The host run needs a C++20 compiler and found none on the PATH. "
-        f"Looked for: {looked_for}. Install g++ 11 or clang++ 14 or later (Debian, Ubuntu: apt install g++), or set CXX."
+        f"Looked for: {looked_for}. Install g++ 11 or clang++ 14 or later "
+        "(Debian, Ubuntu: apt install g++), or set CXX."
     )
 
 

@@ -151,14 +151,12 @@ class HostExecutor:
                 array_bytes(array)[:] = buffers[role].contents
 
     def _launch(self, launch: Launch, buffers: Mapping[str, GuardedBuffer | None]) -> None:
-        if not 1 <= launch.grid <= MAX_GRID:
-            raise ValueError(
-                f"{launch.kernel}: a grid of {launch.grid} blocks, CUDA allows 1 to {MAX_GRID}"
-            )
-        if not 1 <= launch.block <= MAX_BLOCK:
-            raise ValueError(
-                f"{launch.kernel}: a block of {launch.block} threads, CUDA allows 1 to {MAX_BLOCK}"
-            )
+        for name, extent, limit in (
+            ("grid", launch.grid, MAX_GRID),
+            ("block", launch.block, MAX_BLOCK),
+        ):
+            if not 1 <= extent <= limit:
+                raise ValueError(f"{launch.kernel}: {name} is {extent}, CUDA allows 1 to {limit}")
         variant = (launch.kernel, launch.options)
         if variant not in self._kernels:
             self._kernels[variant] = _Kernel(self._compiler.compile(*variant))

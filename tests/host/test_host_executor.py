@@ -156,12 +156,13 @@ def test_shuffles_reduce_a_block(make_executor, block, order, seed):
         """
         __shared__ int partial[32];
         int sum = x[blockIdx.x * blockDim.x + threadIdx.x];
-        for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+        const unsigned all = 0xffffffffu;
+        for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(all, sum, lanes);
         if (threadIdx.x % warpSize == 0) partial[threadIdx.x / warpSize] = sum;
         __syncthreads();
         if (threadIdx.x >= warpSize) return;
         sum = threadIdx.x < blockDim.x / warpSize ? partial[threadIdx.x] : 0;
-        for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_down_sync(0xffffffffu, sum, lanes);
+        for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_down_sync(all, sum, lanes);
         if (threadIdx.x == 0) y[blockIdx.x] = sum;
         """,
         "const int* x, int* y",
@@ -268,19 +269,22 @@ def test_none_is_a_null_pointer(make_executor):
     assert _run(executor, _launch(block=4), y, np.zeros(0, np.float32)).tolist() == [2] * 4
 
 
-@pytest.mark.parametrize(("index", "offset"), [("n", 256), ("n + 7", 284), ("-1", -4)])
+@pytest.mark.parametrize(("index", "offset"), [("p.n", 256), ("p.n + 7", 284), ("-1", -4)])
 def test_write_outside_an_array_is_caught(make_executor, index, offset):
-    executor = make_executor(
-        f"const int n = static_cast<int>(p.n); if (threadIdx.x == 0) y[{index}] = 0;"
-    )
+    executor = make_executor(f"if (threadIdx.x == 0) y[{index}] = 0;")
     with pytest.raises(AssertionError, match=rf"kernel wrote outside y: byte offset {offset}, "):
         _run(executor, _launch(n=64), np.zeros(64, dtype=np.float32))
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_read_outside_an_array_is_not_a_number(make_executor, dtype):
-    # The host kernel moves bits, whatever the format.
-    bits = f"unsigned {dict(e='short', f='int', d='long long')[np.dtype(dtype).char]}"
+@pytest.mark.parametrize(
+    ("dtype", "bits"),
+    [
+        (np.float16, "unsigned short"),
+        (np.float32, "unsigned"),
+        (np.float64, "unsigned long long"),
+    ],
+)
+def test_read_outside_an_array_is_not_a_number(make_executor, dtype, bits):
     executor = make_executor("y[0] = x[-1]; y[1] = x[p.n];", f"const {bits}* x, {bits}* y")
     y = _run(executor, _launch(block=1, n=5), np.zeros(2, dtype), np.zeros(5, dtype))
     assert np.all(np.isnan(y))
@@ -344,7 +348,8 @@ def test_dynamic_shared_memory_overrun_is_caught(make_executor, offset):
     [
         (
             "if (threadIdx.x < 5)\n  __syncthreads();\nelse\n  __syncthreads();",
-            r"divergent __syncthreads in block 1: thread 0 waits in __syncthreads at kernel\.cu:\d+, "
+            r"divergent __syncthreads in block 1: "
+            r"thread 0 waits in __syncthreads at kernel\.cu:\d+, "
             r"thread 5 waits in __syncthreads at kernel\.cu:\d+",
         ),
         (
@@ -552,7 +557,7 @@ def test_two_processes_may_compile_the_same_kernel(tmp_path):
 
 def test_a_kernel_that_does_not_compile_is_reported(make_executor, tmp_path):
     executor = make_executor("y[0] = undeclared;")
-    with pytest.raises(HostCompilerError, match="kernel: .*'?undeclared"):
+    with pytest.raises(HostCompilerError, match="undeclared"):
         _run(executor, _launch(), np.zeros(1, dtype=np.float32))
     assert list((tmp_path / "cache").iterdir()) == []
 
