@@ -1,9 +1,9 @@
 """Measure what a call costs the host, from the second call of a signature on.
 
-Run with ``python benchmarks/host_overhead.py``. Needs CuPy and a CUDA device. The problem is tiny and
-nothing synchronises inside a timed batch, so the time is that of Python: validation, the look-up of the
-plan, the allocation of the result, and the queueing of the launch. The last line is a CuPy kernel launch
-alone, for comparison.
+Run with ``python benchmarks/host_overhead.py``. Needs CuPy and a CUDA device. The problem is tiny
+and nothing synchronises inside a timed batch, so the time is that of Python: validation, the
+look-up of the plan, the allocation of the result, and the queueing of the launch. The last line is
+a CuPy kernel launch alone, for comparison.
 """
 
 from __future__ import annotations

@@ -26,12 +26,12 @@ def make_plan(
 ) -> Plan:
     """Return the plan of the named algorithm, or of the one that should be faster.
 
-    The gather writes every ``stride``-th element of a row at a time, so it touches each sector of y up
-    to ``stride`` times. Where no two inputs meet (``stride >= dilation*(kernel - 1) + 1`` on every axis,
-    as in 2x2x2 up-sampling with stride 2) the scatter needs no atomics and writes full rows: then it is
-    chosen if the stride along W is above 1. With atomics it touches a sector about three times (fill,
-    read, add); it is chosen above that, and only if the caller does not insist on determinism. Both
-    rules count memory sectors (a model, not measured).
+    The gather writes every ``stride``-th element of a row at a time, so it touches each sector of y
+    up to ``stride`` times. Where no two inputs meet (``stride >= dilation*(kernel - 1) + 1`` on
+    every axis, as in 2x2x2 up-sampling with stride 2) the scatter needs no atomics and writes full
+    rows: then it is chosen if the stride along W is above 1. With atomics it touches a sector about
+    three times (fill, read, add); it is chosen above that, and only if the caller does not insist
+    on determinism. Both rules count memory sectors (a model, not measured).
     """
     if algorithm == "gather":
         return plan_gather(problem, dtype, has_bias)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from cupy_convt3d._call import settings_of
 from cupy_convt3d._libraries import common_library
@@ -38,13 +38,14 @@ def conv_transpose3d(
     ``torch.nn.functional.conv_transpose3d``::
 
         y[n, co, o] = bias[co] + sum over ci, k of  x[n, ci, i] * weight[ci, co, k]
-                      with  o + padding == i*stride + k*dilation  on each axis, ci in the group of co
+                      with  o + padding == i*stride + k*dilation  on each axis, ci in the group of
+                      co
 
     Parameters
     ----------
     x : array, shape (N, C_in, D, H, W) or (C_in, D, H, W)
-        A CuPy array, a NumPy array, a torch tensor, or any object with ``__dlpack__`` on a CUDA device.
-        dtype float16, bfloat16, float32, float64, complex64 or complex128. Any strides.
+        A CuPy array, a NumPy array, a torch tensor, or any object with ``__dlpack__`` on a CUDA
+        device. dtype float16, bfloat16, float32, float64, complex64 or complex128. Any strides.
     weight : array, shape (C_in, C_out/groups, KD, KH, KW)
         Of the library, dtype and device of ``x``, as are ``bias`` and ``out``.
     bias : array, shape (C_out,), optional
@@ -66,46 +67,44 @@ def conv_transpose3d(
     deterministic : bool, default True
         Whether ``"auto"`` must choose a kernel that gives the same bits in every run.
     out : array, optional
-        Where to put the result: C-contiguous, of the result's shape, sharing no memory with the operands.
+        Where to put the result: C-contiguous, of the result's shape, sharing no memory with the
+        operands.
 
     Returns
     -------
     y : array, shape (N, C_out, OD, OH, OW), or without N if ``x`` has none
-        Of the library, dtype and device of ``x`` (a CuPy array for other DLPack objects), C-contiguous.
-        ``O = (I - 1)*stride - 2*padding + dilation*(K - 1) + output_padding + 1`` on each axis.
-        ``out`` itself if it was given.
+        Of the library, dtype and device of ``x`` (a CuPy array for other DLPack objects),
+        C-contiguous. ``O = (I - 1)*stride - 2*padding + dilation*(K - 1) + output_padding + 1`` on
+        each axis. ``out`` itself if it was given.
 
     Raises
     ------
     TypeError
-        An operand of an unsupported kind or dtype, operands of several libraries or dtypes, a setting
-        that is not an integer.
+        An operand of an unsupported kind or dtype, operands of several libraries or dtypes, a
+        setting that is not an integer.
     ValueError
-        A shape or value that breaks a rule, operands on several devices, an unusable ``out``, a torch
-        tensor that requires gradients while they are recorded.
+        A shape or value that breaks a rule, operands on several devices, an unusable ``out``, a
+        torch tensor that requires gradients while they are recorded.
     ImportError
         A torch tensor on a CUDA device without CuPy.
 
-    Notes
-    -----
-    16-bit floats are summed in float32 and rounded once. On CUDA devices float32 subnormals count as 0.
+    Notes ----- 16-bit floats are summed in float32 and rounded once. On CUDA devices float32
+    subnormals count as 0.
 
-    Outputs that no input reaches hold the bias exactly, and padding is never multiplied: an infinite
-    weight reaches only the outputs that have a product with it.
+    Outputs that no input reaches hold the bias exactly, and padding is never multiplied: an
+    infinite weight reaches only the outputs that have a product with it.
 
-    "gather" is deterministic; so is "scatter" where no two inputs meet in an output
-    (``stride >= dilation*(kernel - 1) + 1``) or one block covers the whole input. Elsewhere "scatter"
-    adds with atomics, and last bits differ from run to run.
+    "gather" is deterministic; so is "scatter" where no two inputs meet in an output (``stride >=
+    dilation*(kernel - 1) + 1``) or one block covers the whole input. Elsewhere "scatter" adds with
+    atomics, and last bits differ from run to run.
 
     Work is queued on CuPy's current stream, for torch tensors on torch's, and nothing waits for it.
-    Memory beyond the result: none on CUDA devices, except a float32 array of y's shape for a scatter of
-    16-bit floats with atomics; at most 256 MiB for NumPy arrays and torch CPU tensors. An operand that
-    is not C-contiguous, or not aligned to its item size, is copied once.
+    Memory beyond the result: none on CUDA devices, except a float32 array of y's shape for a
+    scatter of 16-bit floats with atomics; at most 256 MiB for NumPy arrays and torch CPU tensors.
+    An operand that is not C-contiguous, or not aligned to its item size, is copied once.
 
-    References
-    ----------
-    PyTorch, ``torch.nn.ConvTranspose3d``: the definition and the names.
-    V. Dumoulin and F. Visin, "A guide to convolution arithmetic for deep learning", arXiv:1603.07285.
+    References ---------- PyTorch, ``torch.nn.ConvTranspose3d``: the definition and the names. V.
+    Dumoulin and F. Visin, "A guide to convolution arithmetic for deep learning", arXiv:1603.07285.
 
     Examples
     --------

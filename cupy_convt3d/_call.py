@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from cupy_convt3d._algorithm import check_algorithm
 from cupy_convt3d._dtypes import KernelDtype, kernel_dtype
 from cupy_convt3d._problem import Problem, Triple, index, make_problem, shape_tuple, triple
@@ -37,7 +39,7 @@ def settings_of(
 ) -> Settings:
     """Return the canonical settings; raises TypeError or ValueError for wrong kinds of values."""
     check_algorithm(algorithm)
-    if type(deterministic) is not bool:
+    if not isinstance(deterministic, (bool, np.bool_)):
         raise TypeError(f"deterministic must be True or False, got {deterministic!r}")
     return Settings(
         triple(stride, "stride"),
@@ -47,7 +49,7 @@ def settings_of(
         triple(dilation, "dilation"),
         None if output_size is None else shape_tuple(output_size, "output_size"),
         algorithm,
-        deterministic,
+        bool(deterministic),
     )
 
 
@@ -57,9 +59,7 @@ def check_dtypes(x: Any, weight: Any, bias: Any) -> KernelDtype:
     for name, operand in (("weight", weight), ("bias", bias)):
         if operand is not None and operand.dtype != x.dtype:
             _dtype_of(operand.dtype, name)
-            raise TypeError(
-                f"{name} must have the dtype of x, {dtype.name}, got {operand.dtype}"
-            )
+            raise TypeError(f"{name} must have the dtype of x, {dtype.name}, got {operand.dtype}")
     return dtype
 
 

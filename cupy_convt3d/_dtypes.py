@@ -40,7 +40,14 @@ def kernel_dtype(dtype: Any, name: str) -> KernelDtype:
     try:
         return DTYPES[text]
     except KeyError:
+        pass
+    supported = ", ".join(DTYPES)
+    if text.startswith((">", "<")):
         raise TypeError(
-            f"{name} must have one of the dtypes {', '.join(DTYPES)} in native byte order, "
-            f"got {dtype}"
-        ) from None
+            f"{name} must be in the machine's byte order and have one of the dtypes {supported}, "
+            f"got {dtype}: convert it first, for example {name}.astype('float32')"
+        )
+    raise TypeError(
+        f"{name} must have one of the dtypes {supported}, got {dtype}: convert it first, "
+        "for example to float32"
+    )

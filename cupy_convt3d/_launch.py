@@ -38,8 +38,8 @@ class BoundPlan:
     def run(self, arrays: dict[Role, Any]) -> None:
         """Launch everything on CuPy's current stream.
 
-        ``arrays`` maps every role to a CuPy array, or to an address as ``numpy.uintp``; ``"bias"`` may
-        be None.
+        ``arrays`` maps every role to a CuPy array, or to an address as ``numpy.uintp``; ``"bias"``
+        may be None.
         """
         for kernel, grid, block, roles, params, shared_bytes in self._launches:
             arguments = [_NULL if (a := arrays[role]) is None else a for role in roles]

@@ -16,8 +16,8 @@ DLPACK_CUDA = (2, 13)
 def library_of(value: Any, name: str) -> Library:
     """Return the library of one operand, or raise TypeError.
 
-    CuPy and torch are only looked at if the caller has imported them: an array of theirs cannot exist
-    otherwise.
+    CuPy and torch are only looked at if the caller has imported them: an array of theirs cannot
+    exist otherwise.
     """
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(value, cupy.ndarray):
@@ -44,7 +44,7 @@ def library_of(value: Any, name: str) -> Library:
 
 
 def common_library(operands: dict[str, Any]) -> Library:
-    """Return the library that all operands belong to; operands that are None do not count.
+    """Return the library that all operands belong to; only bias and out may be None.
 
     Raises
     ------
@@ -52,11 +52,16 @@ def common_library(operands: dict[str, Any]) -> Library:
         An operand of no known library, or operands of several.
     """
     libraries = {
-        name: library_of(value, name) for name, value in operands.items() if value is not None
+        name: library_of(value, name)
+        for name, value in operands.items()
+        if value is not None or name in ("x", "weight")
     }
     if len(set(libraries.values())) > 1:
         found = ", ".join(f"{name} is a {_type_name(operands[name])}" for name in libraries)
-        raise TypeError(f"x, weight, bias and out must be of one library: {found}")
+        raise TypeError(
+            f"x, weight, bias and out must be of one library: {found}; convert some "
+            "of them, for example with cupy.asarray, cupy.asnumpy or torch.from_numpy"
+        )
     return libraries["x"]
 
 

@@ -7,7 +7,6 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-
 _KERNELS: dict[tuple[int, str, tuple[str, ...], int], Any] = {}
 
 
@@ -17,7 +16,7 @@ class KernelCompileError(RuntimeError):
 
 @functools.cache
 def kernel_directory() -> Path:
-    """Return the folder of CUDA sources: inside the installed package, or beside it in a checkout."""
+    """Return the folder of CUDA sources: in the installed package, or beside it in a checkout."""
     package = Path(__file__).resolve().parent
     for candidate in (package / "kernels_cu", package.parent / "kernels_cu"):
         if (candidate / "convt3d_params.cuh").is_file():
@@ -32,8 +31,8 @@ def kernel_directory() -> Path:
 def source_hash() -> str:
     """Return a hash of all CUDA sources.
 
-    CuPy's disk cache knows the source text and the options of a module, not the files it includes: a
-    changed header would run the old binary. With this hash among the options it cannot.
+    CuPy's disk cache knows the source text and the options of a module, not the files it includes:
+    a changed header would run the old binary. With this hash among the options it cannot.
     """
     return hash_of_folder(kernel_directory())
 
@@ -66,8 +65,8 @@ def kernel_source(kernel: str) -> str:
 def load_kernel(kernel: str, options: tuple[str, ...], shared_bytes: int, device: int) -> Any:
     """Return the ``cupy.RawKernel`` of a variant for ``device``, which must be the current one.
 
-    The first call compiles (or reads CuPy's disk cache) and raises the kernel's limit of dynamic shared
-    memory; later ones are a dictionary look-up, also during the capture of a CUDA graph.
+    The first call compiles (or reads CuPy's disk cache) and raises the kernel's limit of dynamic
+    shared memory; later ones are a dictionary look-up, also during the capture of a CUDA graph.
 
     Raises
     ------
@@ -95,5 +94,3 @@ def load_kernel(kernel: str, options: tuple[str, ...], shared_bytes: int, device
         function.max_dynamic_shared_size_bytes = shared_bytes
     _KERNELS[key] = function
     return function
-
-

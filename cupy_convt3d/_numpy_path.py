@@ -1,13 +1,14 @@
 """The operation on the CPU: one matrix product per block of output rows, and col2im along W alone.
 
-Along depth and height the outputs fall into phases (`_phase`), and inside a phase into runs of outputs
-that have the same taps inside the input. All rows of such a block share one list of (kd, kh) taps, so with
-these and the input channels as the inner axis of a matrix product ::
+Along depth and height the outputs fall into phases (`_phase`), and inside a phase into runs of
+outputs that have the same taps inside the input. All rows of such a block share one list of (kd,
+kh) taps, so with these and the input channels as the inner axis of a matrix product ::
 
     column[co, kw, row, i] = sum over kd, kh, ci of  weight[ci, co, kd, kh, kw] * x[ci, id, ih, i]
 
-every product that a row needs is made once, none is made with padding, and what remains is to add ``kw``
-shifted copies along W: ``y[co, row, i*stride + kw*dilation - padding] += column[co, kw, row, i]``.
+every product that a row needs is made once, none is made with padding, and what remains is to add
+``kw`` shifted copies along W: ``y[co, row, i*stride + kw*dilation - padding] += column[co, kw, row,
+i]``.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from numpy.typing import NDArray
 from cupy_convt3d._phase import Axis, axes
 from cupy_convt3d._problem import Problem
 
-#: Workspace of a block in bytes, unless a single row needs more: small enough for its matrices to stay
-#: in the caches between the product and the additions.
+#: Workspace of a block in bytes, unless a single row needs more: small enough for its matrices to
+#: stay in the caches between the product and the additions.
 BLOCK_BYTES = 32 * 1024 * 1024
 
 
@@ -57,16 +58,15 @@ def conv_transpose3d_numpy(
     problem : Problem
         The checked sizes.
     x : ndarray, shape ``problem.x_shape``, any strides
-        Of any supported dtype, as are the others. 16-bit floats are summed in float32 and rounded once.
+        Of any supported dtype, as are the others. 16-bit floats are summed in float32 and rounded
+        once.
     weight : ndarray, shape ``problem.weight_shape``, any strides
     bias : ndarray, shape (C_out,), or None
     out : ndarray, shape ``problem.y_shape``, C-contiguous
         Overwritten entirely.
 
-    Notes
-    -----
-    Workspace: two copies of ``weight`` in the accumulator dtype, and ``BLOCK_BYTES``, or what one output
-    row needs if that is more.
+    Notes ----- Workspace: two copies of ``weight`` in the accumulator dtype, and ``BLOCK_BYTES``,
+    or what one output row needs if that is more.
     """
     depth, height, width = axes(problem)
     groups, per_group = problem.groups, problem.out_channels_per_group
@@ -81,9 +81,9 @@ def conv_transpose3d_numpy(
         )
         for run_d in _runs(depth):
             for run_h in _runs(height):
-                matrix = kernel[
-                    :, _taps(depth, run_d), _taps(height, run_h)
-                ].reshape(groups, -1, per_group * width.kernel)
+                matrix = kernel[:, _taps(depth, run_d), _taps(height, run_h)].reshape(
+                    groups, -1, per_group * width.kernel
+                )
                 for block in _blocks(problem, run_d, run_h, matrix, dtype.itemsize):
                     rows = _output_rows(problem, x, matrix, bias, block, dtype)
                     samples, sub_d, sub_h = block
@@ -179,7 +179,8 @@ def _output_rows(
     depth, height, width = axes(problem)
     x = x[samples]
     n, groups, per_group = x.shape[0], problem.groups, problem.out_channels_per_group
-    # A view of x for each tap; the taps step backwards through the input, hence the negative strides.
+    # A view of x for each tap; the taps step backwards through the input, hence the negative
+    # strides.
     step_n, step_c, step_d, step_h, step_w = x.strides
     source = as_strided(
         x[:, :, run_d.first_input :, run_h.first_input :],
@@ -209,16 +210,15 @@ def _output_rows(
     column = np.matmul(matrix.swapaxes(1, 2), operand).reshape(
         groups, per_group, width.kernel, n, run_d.outputs, run_h.outputs, width.input
     )
-    rows = np.zeros(
-        (groups, per_group, n, run_d.outputs, run_h.outputs, width.output), dtype=dtype
-    )
-    if bias is not None:
-        rows += bias.astype(dtype).reshape(groups, per_group, 1, 1, 1, 1)
+    rows = np.empty((groups, per_group, n, run_d.outputs, run_h.outputs, width.output), dtype=dtype)
+    rows[...] = 0 if bias is None else bias.reshape(groups, per_group, 1, 1, 1, 1)
     for tap in range(width.kernel):
         shift = tap * width.dilation - width.padding
         first = max(0, -(shift // width.stride))
         last = min(width.input - 1, (width.output - 1 - shift) // width.stride)
         if first <= last:
-            reached = slice(first * width.stride + shift, last * width.stride + shift + 1, width.stride)
+            reached = slice(
+                first * width.stride + shift, last * width.stride + shift + 1, width.stride
+            )
             rows[..., reached] += column[:, :, tap, ..., first : last + 1]
     return rows.reshape(-1, *rows.shape[2:]).swapaxes(0, 1)

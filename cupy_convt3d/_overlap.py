@@ -13,7 +13,7 @@ def check_out(
     address: int,
     itemsize: int,
 ) -> None:
-    """Raise unless ``out`` has the shape and dtype of the result and is a plain C-contiguous array."""
+    """Raise unless ``out`` has the result's shape and dtype and is C-contiguous and aligned."""
     if tuple(out.shape) != shape:
         raise ValueError(f"out must have the shape of the result, {shape}, got {tuple(out.shape)}")
     if out.dtype != dtype:
@@ -25,7 +25,7 @@ def check_out(
 
 
 def check_no_overlap(out: tuple[int, int], operands: dict[str, tuple[int, int]]) -> None:
-    """Raise ValueError if the bytes of ``out`` meet those of an operand; ranges are [begin, end)."""
+    """Raise ValueError if the bytes [begin, end) of ``out`` meet those of an operand."""
     for name, (begin, end) in operands.items():
         if out[0] < end and begin < out[1]:
             raise ValueError(f"out must not share memory with {name}")

@@ -64,8 +64,8 @@ INDEX32_LIMIT = 2**31 - 1
 def fast_divmod(divisor: int) -> tuple[int, int, int]:
     """Return the fields of a ``FastDivmod`` (``kernels_cu/fast_divmod.cuh``).
 
-    With ``l = ceil(log2 d)`` the multiplier is ``ceil(2**(31 + l) / d)``; it fits 32 bits and
-    ``(n * multiplier) >> (31 + l) == n // d`` for ``0 <= n < 2**31``. A divisor of 2**31 or more only
+    With ``l = ceil(log2 d)`` the multiplier is ``ceil(2**(31 + l) / d)``; it fits 32 bits and ``(n
+    * multiplier) >> (31 + l) == n // d`` for ``0 <= n < 2**31``. A divisor of 2**31 or more only
     occurs with 64-bit indices, which divide.
     """
     if divisor > INDEX32_LIMIT:
@@ -76,7 +76,7 @@ def fast_divmod(divisor: int) -> tuple[int, int, int]:
 
 def common_params(problem: Problem, has_bias: bool) -> np.void:
     """Return a ``Params`` with the fields that follow from the problem alone; the others are 0."""
-    params = np.zeros((), dtype=PARAMS)[()]
+    params: np.void = np.zeros(1, dtype=PARAMS)[0]
     for target, axis in zip(params["axis"], axes(problem), strict=True):
         _fill_axis(target, axis)
     params["batch"] = problem.batch
@@ -84,8 +84,7 @@ def common_params(problem: Problem, has_bias: bool) -> np.void:
     params["in_channels"] = problem.in_channels_per_group
     params["out_channels"] = problem.out_channels_per_group
     params["has_bias"] = has_bias
-    result: np.void = params
-    return result
+    return params
 
 
 def _fill_axis(target: Any, axis: Axis) -> None:

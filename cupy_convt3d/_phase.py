@@ -6,8 +6,8 @@ Along one axis an output ``o``, a tap ``k`` and an input ``i`` meet when
 transposed convolution is an ordinary stride-1 gather. ``kernels_cu/residue_class.cuh`` computes the
 same numbers on the device.
 
-With ``g = gcd(stride, dilation)`` the taps of a phase are ``first_tap, first_tap + stride/g, ...``, and
-each step moves the input down by ``dilation/g``. A phase has no tap where ``g`` does not divide
+With ``g = gcd(stride, dilation)`` the taps of a phase are ``first_tap, first_tap + stride/g, ...``,
+and each step moves the input down by ``dilation/g``. A phase has no tap where ``g`` does not divide
 ``phase + padding``, or where the kernel is shorter than ``stride/g``.
 """
 
@@ -84,8 +84,11 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Tap ``j < taps`` is ``first_tap + j*tap_step``; it meets output ``phase + m*stride`` at input
-    ``origin + m - j*input_step``."""
+    """The tap list of one phase.
+
+    Tap ``j < taps`` is ``first_tap + j*tap_step``; it meets output ``phase + m*stride`` at input
+    ``origin + m - j*input_step``.
+    """
 
     first_tap: int
     taps: int

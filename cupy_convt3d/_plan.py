@@ -1,4 +1,4 @@
-"""What one call launches, as plain data: a plan is computed once per signature and then only run."""
+"""What one call launches, as plain data: computed once per signature, then only run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from cupy_convt3d._dtypes import KernelDtype
 from cupy_convt3d._params import PARAMS
 
-#: What a kernel's pointer parameter points to. ``bias`` may be absent: then a null pointer is passed.
+#: What a kernel's pointer parameter points to. ``bias`` may be absent: then a null pointer is
+#: passed.
 Role = Literal["x", "weight", "bias", "y", "workspace"]
 
 
@@ -19,8 +20,8 @@ Role = Literal["x", "weight", "bias", "y", "workspace"]
 class Launch:
     """One kernel launch.
 
-    ``kernel`` names the file in ``kernels_cu`` and its entry point; the entry point takes the arrays
-    of ``roles`` in order, then ``params`` by value.
+    ``kernel`` names the file in ``kernels_cu`` and its entry point; the entry point takes the
+    arrays of ``roles`` in order, then ``params`` by value.
     """
 
     kernel: str

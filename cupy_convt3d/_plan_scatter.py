@@ -1,4 +1,4 @@
-"""The launches of the scatter: how inputs and taps are cut into boxes, and what surrounds the kernel."""
+"""The launches of the scatter: how inputs and taps are cut into boxes, and what comes around."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ TILES: dict[int, tuple[tuple[int, int, int], tuple[int, int, int]]] = {
 MAX_THREADS = 256
 
 #: Dynamic shared memory of a block at most, in bytes. With the static weight stage (at most 8 KiB)
-#: three blocks fit a multiprocessor of sm_80 and later data-centre parts, one fits sm_86, 89 and 120.
+#: three blocks fit a multiprocessor of sm_80 and later data-centre parts, one fits sm_86, 89 and
+#: 120.
 SHARED_LIMIT = 48 * 1024
 
 #: Elements of one (n, co) plane that a block of fill_bias and convert_workspace writes.
@@ -35,7 +36,7 @@ PLANE_CHUNK = 4096
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """Per axis: inputs and taps of a block, the outputs that it reaches, and those that it visits."""
+    """Per axis: inputs and taps of a block, outputs that it reaches, outputs that it visits."""
 
     tile: Triple
     tap_slice: Triple
@@ -49,8 +50,8 @@ def plan_scatter(
 ) -> Plan:
     """Return the plan of the scatter; ``bits`` forces the index width (tests do).
 
-    Where blocks own their outputs it is one launch. Otherwise `fill_bias` comes first, and for 16-bit
-    floats, which add up in a float32 workspace of y's shape, `convert_workspace` last.
+    Where blocks own their outputs it is one launch. Otherwise `fill_bias` comes first, and for
+    16-bit floats, which add up in a float32 workspace of y's shape, `convert_workspace` last.
     """
     several, single = TILES[dtype.accumulator_bytes]
     tile_taps, tile_co, tile_positions = several if problem.out_channels_per_group > 1 else single
@@ -137,9 +138,9 @@ def plane_params(problem: Problem, has_bias: bool) -> np.void:
 def choose_boxes(problem: Problem, bytes_per_output: int, most_inputs: int) -> Boxes:
     """Cut the inputs and the taps of a problem into the boxes of the blocks.
 
-    The sums of a block must fit ``SHARED_LIMIT`` at ``bytes_per_output`` for each output reached. Taps
-    are cut only if those of a single input do not fit. Among boxes of inputs with power-of-two (or
-    whole) extents, the cheapest by a count of instructions per input wins.
+    The sums of a block must fit ``SHARED_LIMIT`` at ``bytes_per_output`` for each output reached.
+    Taps are cut only if those of a single input do not fit. Among boxes of inputs with power-of-two
+    (or whole) extents, the cheapest by a count of instructions per input wins.
     """
     phase_axes = axes(problem)
     most_outputs = SHARED_LIMIT // bytes_per_output
@@ -174,7 +175,7 @@ def _triple(values: Iterable[int]) -> Triple:
 
 
 def _box_extents(extent: int, most: int) -> list[int]:
-    """The powers of two below an extent, and the extent itself."""
+    """Return the powers of two below an extent, and the extent itself."""
     extents = [1 << i for i in range(most.bit_length()) if 1 << i < extent]
     return [*extents, extent] if extent <= most else extents
 
@@ -194,7 +195,7 @@ def _slice_taps(phase_axes: tuple[Axis, ...], most_outputs: int) -> Triple:
 
 
 def _owned_extent(axis: Axis, tile: int) -> int:
-    """Outputs that the block with most of them owns along an axis."""
+    """Return how many outputs the block with most of them owns along an axis."""
     tiles = -(-axis.input // tile)
     if tiles == 1:
         return axis.output
@@ -205,10 +206,10 @@ def _owned_extent(axis: Axis, tile: int) -> int:
 def _cost(problem: Problem, boxes: Boxes) -> float:
     """Estimate the instructions of all blocks for one output channel (a model, not measured).
 
-    For each input and tap: a product per input channel, and a load, an addition and a store in shared
-    memory. For each output reached one store to clear it. For each visited about 16 instructions to
-    find its place, and an atomic, counted as 32, where the block does not own it; each row of them
-    counts as 32 more, so that long rows win.
+    For each input and tap: a product per input channel, and a load, an addition and a store in
+    shared memory. For each output reached one store to clear it. For each visited about 16
+    instructions to find its place, and an atomic, counted as 32, where the block does not own it;
+    each row of them counts as 32 more, so that long rows win.
     """
     blocks = math.prod(
         -(-i // t) for i, t in zip(problem.input, boxes.tile, strict=True)

@@ -155,6 +155,7 @@ def make_problem(
         raise ValueError(
             "x must have 5 axes (N, C_in, D, H, W) or 4 (C_in, D, H, W), "
             f"got {len(x_extents)} with shape {x_extents}"
+            + ("; a single volume is x[None, None]" if len(x_extents) == 3 else "")
         )
     if len(weight_extents) != 5:
         raise ValueError(
@@ -186,8 +187,7 @@ def make_problem(
         )
     if min(weight_extents) < 1:
         raise ValueError(
-            "weight must have at least one element on each axis, "
-            f"got shape {weight_extents}"
+            f"weight must have at least one element on each axis, got shape {weight_extents}"
         )
     if weight_extents[0] != in_channels:
         raise ValueError(
@@ -207,9 +207,7 @@ def make_problem(
 
     smallest = tuple(
         (i - 1) * s - 2 * p + d * (k - 1) + 1
-        for i, s, p, d, k in zip(
-            input_extents, strides, paddings, dilations, kernel, strict=True
-        )
+        for i, s, p, d, k in zip(input_extents, strides, paddings, dilations, kernel, strict=True)
     )
     if output_size is not None:
         if output_paddings != (0, 0, 0):
@@ -221,8 +219,7 @@ def make_problem(
             output_size, smallest, strides, dilations, len(x_extents)
         )
     if any(
-        op >= s and op >= d
-        for op, s, d in zip(output_paddings, strides, dilations, strict=True)
+        op >= s and op >= d for op, s, d in zip(output_paddings, strides, dilations, strict=True)
     ):
         raise ValueError(
             "output_padding must be smaller than stride or dilation on each axis, "
@@ -276,9 +273,7 @@ def _output_padding_for(
     """Turn a wanted output size into the output padding that gives it."""
     wanted = shape_tuple(output_size, "output_size")
     if len(wanted) not in (3, x_ndim):
-        raise ValueError(
-            f"output_size must have 3 entries, or {x_ndim} like x, got {wanted}"
-        )
+        raise ValueError(f"output_size must have 3 entries, or {x_ndim} like x, got {wanted}")
     wanted = wanted[-3:]
     # The rule for output_padding: smaller than stride or than dilation.
     largest = tuple(

@@ -15,8 +15,8 @@ def run_dlpack(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> 
     """
     if out is not None:
         raise TypeError(
-            f"out must be None for arrays of other libraries, got {type(out).__name__}: they may be "
-            "immutable; pass CuPy arrays (cupy.from_dlpack) to use out"
+            f"out must be None for arrays of other libraries, got {type(out).__name__}: they may "
+            "be immutable; pass CuPy arrays (cupy.from_dlpack) to use out"
         )
     try:
         import cupy
@@ -26,6 +26,4 @@ def run_dlpack(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> 
             "or 'cupy-convt3d[cuda13]'"
         ) from error
     bias_array = None if bias is None else cupy.from_dlpack(bias)
-    return run_cupy(
-        cupy.from_dlpack(x), cupy.from_dlpack(weight), bias_array, None, settings
-    )
+    return run_cupy(cupy.from_dlpack(x), cupy.from_dlpack(weight), bias_array, None, settings)

@@ -106,9 +106,7 @@ def _run_cuda(
     bias_shape = None if bias is None else tuple(bias.shape)
     stream = torch.cuda.current_stream(x.device)
     with cupy.cuda.Device(device), _cupy_stream(cupy, stream.cuda_stream, device):
-        bound = bound_plan(
-            tuple(x.shape), tuple(weight.shape), bias_shape, dtype, settings, device
-        )
+        bound = bound_plan(tuple(x.shape), tuple(weight.shape), bias_shape, dtype, settings, device)
         # Copies and workspace stay referenced until everything is queued; torch reuses their memory
         # only for later work on this stream.
         tensors: dict[Role, Any] = {

@@ -36,12 +36,11 @@ def main() -> None:
     weight = rng.standard_normal((8, 4, 4, 4, 4), dtype=np.float32)
     cupy = cuda_arrays()
 
-    def run(dtype: str, algorithm: str) -> np.ndarray[Any, Any]:
-        operands = (x.astype(dtype), weight.astype(dtype))
-        if cupy is None:
-            return conv_transpose3d(*operands, stride=2, padding=1, algorithm=algorithm)
-        y = conv_transpose3d(*map(cupy.asarray, operands), stride=2, padding=1, algorithm=algorithm)
-        return cupy.asnumpy(y)
+    def run(dtype: str, algorithm: str) -> Any:
+        xp = np if cupy is None else cupy
+        operands = xp.asarray(x, dtype), xp.asarray(weight, dtype)
+        y = conv_transpose3d(*operands, stride=2, padding=1, algorithm=algorithm)
+        return y if cupy is None else cupy.asnumpy(y)
 
     if cupy is None:
         print("NumPy path, no CUDA device found: every algorithm is this one")

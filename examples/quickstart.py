@@ -1,6 +1,6 @@
 """Call conv_transpose3d once: on a CUDA device if CuPy finds one, else on NumPy arrays.
 
-Run: python examples/quickstart.py
+Needs NumPy only, and compares with torch if that is installed. Run: python examples/quickstart.py
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from cupy_convt3d import conv_transpose3d
 
 
 def array_library() -> tuple[Any, str]:
-    """Return the module to make arrays with, and what runs on them."""
     try:
         import cupy
 
@@ -28,11 +27,11 @@ x = rng.standard_normal((2, 6, 4, 5, 6), dtype=np.float32)  # batch, channels, d
 weight = rng.standard_normal((6, 4, 3, 2, 5), dtype=np.float32)  # 6 channels to 2 groups of 4
 bias = rng.standard_normal(8, dtype=np.float32)
 stride, padding, groups = (1, 2, 3), (1, 0, 2), 2
-
 xp, path = array_library()
-y = conv_transpose3d(*map(xp.asarray, (x, weight, bias)), stride, padding, groups=groups)
+y = conv_transpose3d(
+    xp.asarray(x), xp.asarray(weight), xp.asarray(bias), stride, padding, groups=groups
+)
 print(f"{path}: {y.dtype} {y.shape}")
-
 result = y if xp is np else xp.asnumpy(y)
 try:
     import torch

@@ -10,6 +10,7 @@ Run: python examples/torch_dlpack.py
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 
@@ -43,9 +44,8 @@ def agrees(layer: torch.nn.ConvTranspose3d, x: torch.Tensor, y: torch.Tensor) ->
 
 def cpu_tensors(layer: torch.nn.ConvTranspose3d, x: torch.Tensor) -> None:
     y = apply_layer(layer, x)
-    print(
-        f"CPU: {type(y).__name__} {tuple(y.shape)}, agrees with torch to 1e-5: {agrees(layer, x, y)}"
-    )
+    print(f"CPU: {y.dtype} {tuple(y.shape)}, a {type(y).__name__}")
+    print(f"CPU: agrees with torch to 1e-5: {agrees(layer, x, y)}")
 
     out = torch.empty_like(y)
     y = apply_layer(layer, x, out)
@@ -53,53 +53,52 @@ def cpu_tensors(layer: torch.nn.ConvTranspose3d, x: torch.Tensor) -> None:
 
 
 def cuda_tensors(layer: torch.nn.ConvTranspose3d, x: torch.Tensor) -> None:
-    if not torch.cuda.is_available():
-        print("CUDA: not run, torch finds no CUDA device")
-        return
-    layer, x = layer.cuda(), x.cuda()
+    layer, x = copy.deepcopy(layer).cuda(), x.cuda()
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         y = apply_layer(layer, x)
-        peak = torch.cuda.max_memory_allocated() - before
-        # Queued behind the kernel, for it went to the same stream.
-        print(
-            f"CUDA: on {y.device}, a stream of its own, agrees with torch to 1e-5: {agrees(layer, x, y)}"
-        )
-    operands = min(x.nbytes, layer.weight.nbytes)
-    print(f"CUDA: torch allocated the result and nothing else: {peak < y.nbytes + operands}")
+        allocated = torch.cuda.max_memory_allocated() - before
+        # Torch's own work is queued behind the kernel, on the same stream: no need to wait.
+        print(f"CUDA: {y.dtype} {tuple(y.shape)}, a {type(y).__name__} on {y.device}")
+        print(f"CUDA: agrees with torch to 1e-5, on a stream of its own: {agrees(layer, x, y)}")
+    no_copy = allocated < y.nbytes + min(x.nbytes, layer.weight.nbytes)
+    print(f"CUDA: torch allocated memory for the result, none for copies: {no_copy}")
 
 
-def cupy_arrays(layer: torch.nn.ConvTranspose3d, x: torch.Tensor) -> None:
+def cupy_arrays(layer: torch.nn.ConvTranspose3d, x: torch.Tensor, cupy: Any) -> None:
+    array = conv_transpose3d(
+        cupy.asarray(x.numpy()),
+        cupy.asarray(layer.weight.detach().numpy()),
+        cupy.asarray(layer.bias.detach().numpy()),
+        layer.stride,
+        layer.padding,
+        layer.output_padding,
+        layer.groups,
+        layer.dilation,
+    )
+    if torch.cuda.is_available():
+        y = torch.from_dlpack(array)
+        back = cupy.from_dlpack(y)
+        same = array.data.ptr == y.data_ptr() == back.data.ptr
+        print(f"CuPy: array to torch tensor and back by DLPack, in the same memory: {same}")
+    else:
+        y = torch.from_numpy(cupy.asnumpy(array))
+        print("CuPy: no DLPack, torch finds no CUDA device; copied to a CPU tensor")
+    print(f"CuPy: agrees with torch to 1e-5: {agrees(layer, x, y)}")
+
+
+def find_cupy() -> Any:
+    """Return CuPy if it finds a CUDA device, else None."""
     try:
         import cupy
 
         cupy.cuda.runtime.getDeviceCount()
     except (ImportError, RuntimeError):  # CUDARuntimeError: no driver or no device
-        print("CuPy: not run, CuPy is not installed or finds no CUDA device")
-        return
-    weight, bias = (cupy.asarray(p.detach().cpu().numpy()) for p in (layer.weight, layer.bias))
-    array = conv_transpose3d(
-        cupy.asarray(x.numpy()),
-        weight,
-        bias,
-        layer.stride,
-        layer.padding,
-        layer.output_padding,
-        layer.groups,
-    )
-    if not torch.cuda.is_available():
-        y = torch.from_numpy(cupy.asnumpy(array))
-        print("CuPy: no DLPack, torch finds no CUDA device; copied to a torch tensor on the CPU")
-        print(f"CuPy: agrees with torch to 1e-5: {agrees(layer, x, y)}")
-        return
-    y = torch.from_dlpack(array)
-    back = cupy.from_dlpack(y)
-    same = array.data.ptr == y.data_ptr() == back.data.ptr
-    print(f"CuPy: array to torch tensor and back by DLPack, same memory: {same}")
-    print(f"CuPy: agrees with torch to 1e-5: {agrees(layer, x, y)}")
+        return None
+    return cupy
 
 
 def main() -> None:
@@ -109,8 +108,15 @@ def main() -> None:
     )
     x = torch.randn(2, 6, 5, 6, 7)
     cpu_tensors(layer, x)
-    cuda_tensors(layer, x)
-    cupy_arrays(layer, x)
+    cupy = find_cupy()
+    if cupy is None:
+        print("CUDA, CuPy: not run, no CuPy with a CUDA device found")
+        return
+    if torch.cuda.is_available():
+        cuda_tensors(layer, x)
+    else:
+        print("CUDA: not run, torch finds no CUDA device")
+    cupy_arrays(layer, x, cupy)
 
 
 if __name__ == "__main__":

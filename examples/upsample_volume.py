@@ -11,7 +11,8 @@ coarse ones. There the tent is [1, 3, 3, 1] / 4 along each axis: the kernel, wit
 padding 1. At the border, where a neighbour is missing, the edge voxel is repeated: the volume grows
 by one voxel on every side, and padding 1 + 2 crops the two fine voxels that this adds there.
 
-The volume comes with nibabel; scipy.ndimage.zoom checks the result.
+The volume comes with nibabel; scipy.ndimage.zoom checks the result. The intensities are integers
+and the weights multiples of 1/64, so float32 holds every sum exactly.
 
 Needs nibabel, scipy and matplotlib. Run: python examples/upsample_volume.py [picture.png]
 """
@@ -68,8 +69,8 @@ def draw(before: Volume, after: Volume, voxel: tuple[float, ...], path: str) -> 
     )
     low, high = np.percentile(before, (1, 99.8))
     extents = [n * size for n, size in zip(before.shape, voxel, strict=True)]
-    figure = Figure(figsize=(11, 7.6), layout="constrained")
-    axes = figure.subplots(2, 3)
+    figure = Figure(figsize=(11, 7.4), layout="constrained")
+    axes = figure.subplots(2, 3, width_ratios=[extents[0], extents[0], extents[1]])
     for row, (name, volume, factor) in enumerate((("before", before, 1), ("after", after, 2))):
         size = " \N{MULTIPLICATION SIGN} ".join(f"{mm / factor:g}" for mm in voxel)
         for ax, (plane, axis, horizontal, vertical) in zip(axes[row], planes, strict=True):
@@ -84,9 +85,9 @@ def draw(before: Volume, after: Volume, voxel: tuple[float, ...], path: str) -> 
                 interpolation="nearest",
                 extent=(0, width, 0, height),
             )
-            ax.set(title=f"{plane}, {name}: {size} mm", xlabel=f"{horizontal} (mm)")
-            ax.set_ylabel(f"{vertical} (mm)")
-    figure.colorbar(image, ax=axes, label="intensity", shrink=0.6)
+            ax.set(xlabel=f"{horizontal} (mm)", ylabel=f"{vertical} (mm)", anchor="S")
+            ax.set_title(f"{plane}, {name}: {size} mm")
+    figure.colorbar(image, ax=axes, label="intensity", shrink=0.6, panchor=False)
     figure.savefig(path, dpi=110)
 
 

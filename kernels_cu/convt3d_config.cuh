@@ -1,4 +1,4 @@
-// Turns the -D options of a variant into constants and types. The defaults let each .cu compile alone.
+// Turns the -D options of a variant into constants and types; defaults let a .cu compile alone.
 //
 // Options: CONVT3D_DTYPE (0 float16, 1 bfloat16, 2 float32, 3 float64, 4 complex64, 5 complex128),
 // CONVT3D_INDEX_BITS (32 or 64), CONVT3D_TILE_CO, CONVT3D_TILE_TAPS and CONVT3D_TILE_POSITIONS (the

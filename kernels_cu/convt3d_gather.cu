@@ -3,19 +3,21 @@
 //   y[n, co, o] = bias[co] + sum over taps k, channels ci of x[n, ci, i] * w[ci, co, k],
 //                 o + padding = i*stride + k*dilation on each axis
 //
-// As a GEMM, for one phase of the output (residue_class.cuh) and one group: gemm_m = output channels,
-// gemm_n = output positions (n, md, mh, mw) of the phase, gemm_k = (taps of the phase) x (input channels).
+// As a GEMM, for one phase of the output (residue_class.cuh) and one group: gemm_m = output
+// channels, gemm_n = output positions (n, md, mh, mw) of the phase, gemm_k = (taps of the phase) x
+// (input channels).
 //
 //   block  kTileCo output channels x (blockDim.x * kTilePositions) positions of one phase
-//   thread kTileCo output channels x kTilePositions positions, blockDim.x apart, so that a warp reads and
-//          writes consecutive positions of a row
-//   stage  weights of stage_taps taps x stage_channels channels, converted to the accumulator type, in
-//          shared memory as [channel][tap][co]: the block loads them, consecutive threads consecutive taps
+//   thread kTileCo output channels x kTilePositions positions, blockDim.x apart, so that a warp
+//          reads and writes consecutive positions of a row
+//   stage  weights of stage_taps taps x stage_channels channels, converted to the accumulator
+//          type, in shared memory as [channel][tap][co]: the block loads them, consecutive threads
+//          consecutive taps
 //   x      straight from global memory through L1, one load for kTileCo multiply-adds
 //
-// Determinism: a thread owns its outputs and sums them in a fixed order (channel stages, then taps, then
-// channels of the stage), so results are bit-identical from run to run and for every grid size.
-// A product is made only if its input exists: padding contributes nothing, not even 0 * inf.
+// Determinism: a thread owns its outputs and sums them in a fixed order (channel stages, then taps,
+// then channels of the stage), so results are bit-identical from run to run and for every grid
+// size. A product is made only if its input exists: padding contributes nothing, not even 0 * inf.
 // Limits: none beyond 64-bit indices. Static shared memory, no workspace.
 // Source of the phases: kernels_cu/residue_class.cuh.
 #include <element.cuh>
@@ -26,32 +28,34 @@ constexpr int kStagePairs = 256;
 constexpr int kMaxStageTaps = 64;
 
 /// The weights of one (tap, channel) pair for a thread's output channels, loaded as vectors.
-struct alignas(sizeof(Accumulator) * kTileCo < 16 ? sizeof(Accumulator) * kTileCo : 16) WeightFragment {
+struct alignas(sizeof(Accumulator) * kTileCo < 16 ? sizeof(Accumulator) * kTileCo : 16)
+    WeightFragment {
   Accumulator co[kTileCo];
 };
 
 /// What one tap of a stage means: where its weights are and how far it moves the input.
 struct StageTap {
-  Index weight;      // offset inside a (ci, co) kernel
-  Index x;           // offset to subtract from the input's
-  Index step[3];     // coordinates to subtract from the input's
+  Index weight;   // offset inside a (ci, co) kernel
+  Index x;        // offset to subtract from the input's
+  Index step[3];  // coordinates to subtract from the input's
 };
 
 /// One output position of a thread and the input that tap 0 reads for it.
 struct Position {
-  Index x;          // offset of channel 0 of the group
-  Index input[3];   // coordinates; depth is negative where there is no output
-  Index y;          // offset of channel 0 of the tile; -1 where there is no output
+  Index x;         // offset of channel 0 of the group
+  Index input[3];  // coordinates; depth is negative where there is no output
+  Index y;         // offset of channel 0 of the tile; -1 where there is no output
 };
 
 /// Adds one tap of a stage to the sums of a thread.
 ///
-/// kEveryInside: all of the thread's positions have an input here, so nothing is tested in the loop.
+/// kEveryInside: all of the thread's positions have an input here, so nothing is tested in the
+/// loop.
 template <bool kEveryInside>
 __device__ inline void add_tap(const Element* __restrict__ x, const Index (&offset)[kTilePositions],
                                const bool (&inside)[kTilePositions], Index channels,
-                               Index channel_stride, const WeightFragment* weights, Index weight_step,
-                               Accumulator (&sum)[kTilePositions][kTileCo]) {
+                               Index channel_stride, const WeightFragment* weights,
+                               Index weight_step, Accumulator (&sum)[kTilePositions][kTileCo]) {
 #pragma unroll 2
   for (Index channel = 0; channel < channels; ++channel) {
     const WeightFragment weight = weights[channel * weight_step];
@@ -91,8 +95,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   const Index stage_channels = static_cast<Index>(p.stage_channels);
 
   for (long long tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
-    // Output channels vary fastest, then phases: neighbouring blocks read the same inputs, and the phases
-    // along W fill the same rows of y.
+    // Output channels vary fastest, then phases: neighbouring blocks read the same inputs, and the
+    // phases along W fill the same rows of y.
     Index rest = static_cast<Index>(tile);
     const Index first_co = rest % static_cast<Index>(p.co_tiles) * kTileCo;
     rest /= static_cast<Index>(p.co_tiles);
@@ -202,7 +206,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
             offset[i] = position[i].x - tap.x + first_ci * input_volume;
           }
           if (every) {
-            add_tap<true>(x, offset, inside, channels, input_volume, stage_weight + t, stage_taps, sum);
+            add_tap<true>(x, offset, inside, channels, input_volume, stage_weight + t, stage_taps,
+                          sum);
           } else if (any) {
             add_tap<false>(x, offset, inside, channels, input_volume, stage_weight + t, stage_taps,
                            sum);

@@ -1,6 +1,6 @@
 // The one struct that Python fills (cupy_convt3d/_params.py mirrors it field by field).
 //
-// Extents, coordinates and steps count elements. Spatial axes are in the order depth, height, width.
+// Extents, coordinates and steps count elements. Spatial axes are ordered depth, height, width.
 #pragma once
 #include <fast_divmod.cuh>
 

@@ -1,27 +1,32 @@
-// col2im-style transposed convolution: every input is multiplied with its weights once, and the products
-// are combined in shared memory before anything goes to y.
+// col2im-style transposed convolution: every input is multiplied with its weights once, and the
+// products are combined in shared memory before anything goes to y.
 //
 //   y[n, co, i*stride + k*dilation - padding] += x[n, ci, i] * w[ci, co, k]
 //
 // As a GEMM, for one group: gemm_m = (output channels) x (taps), gemm_n = input positions,
 // gemm_k = input channels; its result is what col2im would add up.
 //
-//   block  kTileCo output channels x a slice of the taps x a box of inputs of one sample (AxisParams::tile),
-//          at most blockDim.x * kTilePositions of them
-//   thread kTilePositions inputs, blockDim.x apart; kTileTaps taps x kTileCo channels at a time in registers
-//   stage  weights of kTileTaps taps x kStageChannels channels in shared memory, [channel][tap][co]
-//   sums   the outputs that the box reaches (AxisParams::reach), in dynamic shared memory, [co][od][oh][ow].
-//          One tap at a time is added to them: for one tap, different inputs meet different outputs.
+//   block  kTileCo output channels x a slice of the taps x a box of inputs of one sample, at most
+//          blockDim.x * kTilePositions of them (AxisParams::tile, tap_slice)
+//   thread kTilePositions inputs, blockDim.x apart; kTileTaps taps x kTileCo channels at a time
+//   stage  weights of kTileTaps taps x kStageChannels channels, in shared memory as
+//          [channel][tap][co]
+//   sums   the outputs that the box reaches (AxisParams::reach), in dynamic shared memory as
+//          [co][od][oh][ow]; one tap at a time is added to them, because for one tap different
+//          inputs meet different outputs
 //
 // Where owns_output is set no other block adds to a block's outputs: on each axis either
-// stride >= dilation*(kernel - 1) + 1, so that no two inputs meet, or the box spans the whole input. The
-// block then stores its part of y, bias and holes included, in full rows: no zero fill, no atomics, and
-// bit-identical from run to run. Otherwise the sums are added to `total` with one atomic for each output
-// that was touched: `total` was filled with the bias before (fill_bias.cu), is y itself or, for 16-bit
-// floats, a float32 workspace, and its last bits depend on the order in which blocks arrive.
-// Limits: the sums fit shared memory because Python cuts the inputs and the taps into small enough boxes.
-#include <element.cuh>
+// stride >= dilation*(kernel - 1) + 1, so that no two inputs meet, or the box spans the whole
+// input. The block then stores its part of y, bias and holes included, in full rows: no zero fill,
+// no atomics, and bit-identical from run to run.
+//
+// Otherwise the sums are added to `total`, one atomic for each output that was touched. `total` was
+// filled with the bias before (fill_bias.cu); it is y itself or, for 16-bit floats, a float32
+// workspace. Its last bits depend on the order in which blocks arrive.
+//
+// Limits: the sums fit shared memory because Python cuts the inputs and the taps into small boxes.
 #include <convt3d_params.cuh>
+#include <element.cuh>
 
 /// Input channels of a stage of weights.
 constexpr int kStageChannels = 32;
@@ -39,10 +44,10 @@ struct Box {
 
 /// Returns the box of outputs that a block must write, in output coordinates.
 ///
-/// Owned: from the first output of the block's first input to that of the next block's, the last block to
-/// the end of the axis. Shared: all outputs that the block can reach.
-__device__ inline void outputs_of_axis(const AxisParams& axis, bool owned, Index tile_index, Index origin,
-                                       Index* begin, Index* end) {
+/// Owned: from the first output of the block's first input to that of the next block's, the last
+/// block to the end of the axis. Shared: all outputs that the block can reach.
+__device__ inline void outputs_of_axis(const AxisParams& axis, bool owned, Index tile_index,
+                                       Index origin, Index* begin, Index* end) {
   const Index output = static_cast<Index>(axis.output);
   const Index cell = static_cast<Index>(axis.tile * axis.stride);
   *begin = max(origin, static_cast<Index>(0));
@@ -96,15 +101,16 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       const Index slice = rest % static_cast<Index>(axis.tap_slices);
       rest /= static_cast<Index>(axis.tap_slices);
       taps.begin[a] = slice * static_cast<Index>(axis.tap_slice);
-      taps.end[a] = min(taps.begin[a] + static_cast<Index>(axis.tap_slice),
-                        static_cast<Index>(axis.kernel));
+      taps.end[a] =
+          min(taps.begin[a] + static_cast<Index>(axis.tap_slice), static_cast<Index>(axis.kernel));
       first_input[a] = tile_index[a] * static_cast<Index>(axis.tile);
       origin[a] = static_cast<Index>(first_input[a] * axis.stride + taps.begin[a] * axis.dilation -
                                      axis.padding);
     }
     const Index n = rest;
 
-    // The inputs of this thread: offsets into x, -1 where there is none, and into the sums for tap 0.
+    // The inputs of this thread: offsets into x, -1 where there is none, and into the sums for tap
+    // 0.
     Index input[kTilePositions];
     Index target[kTilePositions];
 #pragma unroll
@@ -116,11 +122,12 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       bool exists = flat == 0;
 #pragma unroll
       for (int a = 0; a < 3; ++a) exists &= first_input[a] + within[a] < p.axis[a].input;
-      input[i] = exists ? (n * groups + group) * in_channels * input_volume +
-                              ((first_input[0] + within[0]) * input_h + first_input[1] + within[1]) *
-                                  input_w +
-                              first_input[2] + within[2]
-                        : -1;
+      input[i] = exists
+                     ? (n * groups + group) * in_channels * input_volume +
+                           ((first_input[0] + within[0]) * input_h + first_input[1] + within[1]) *
+                               input_w +
+                           first_input[2] + within[2]
+                     : -1;
       target[i] = exists ? static_cast<Index>((within[0] * p.axis[0].stride * reach_h +
                                                within[1] * p.axis[1].stride) *
                                                   reach_w +
@@ -196,7 +203,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
           }
         }
       }
-      // col2im. Two taps can meet in one output, so all threads add the same tap between two barriers.
+      // col2im. Two taps can meet in one output, so all threads add the same tap between two
+      // barriers.
 #pragma unroll
       for (int t = 0; t < kTileTaps; ++t) {
         if (first_tap + t < tap_count) {
@@ -221,8 +229,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       outputs_of_axis(p.axis[a], p.owns_output != 0, tile_index[a], origin[a], &outputs.begin[a],
                       &outputs.end[a]);
     }
-    const Index box_volume = static_cast<Index>(
-        p.axis[0].box.divisor * p.axis[1].box.divisor * p.axis[2].box.divisor);
+    const Index box_volume =
+        static_cast<Index>(p.axis[0].box.divisor * p.axis[1].box.divisor * p.axis[2].box.divisor);
     for (int co = 0; co < kTileCo; ++co) {
       if (first_co + co >= out_channels) break;
       Accumulator offset{};

@@ -1,7 +1,7 @@
 // Storage and accumulator types of one dtype, their conversions, and the arithmetic on them.
 //
-// 16-bit floats accumulate in float32 and are rounded once, to nearest even, when they are stored. A
-// complex product is four real ones: no three-product scheme, whose cancellation costs accuracy.
+// 16-bit floats accumulate in float32 and are rounded once, to nearest even, when they are stored.
+// A complex product is four real ones: no three-product scheme, whose cancellation costs accuracy.
 #pragma once
 #include <convt3d_config.cuh>
 #include <ptx.cuh>

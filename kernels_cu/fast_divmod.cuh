@@ -1,6 +1,6 @@
 // Division by a constant that the host prepared: a multiplication and a shift instead of some 20
-// instructions. Source of the method: Granlund and Montgomery, "Division by Invariant Integers using
-// Multiplication" (PLDI 1994).
+// instructions. Source of the method: Granlund and Montgomery, "Division by Invariant Integers
+// using Multiplication" (PLDI 1994).
 #pragma once
 #include <convt3d_config.cuh>
 
@@ -16,8 +16,8 @@ struct FastDivmod {
 ///
 /// Assumes: dividend >= 0.
 __device__ inline int divmod(int dividend, const FastDivmod& by, int* remainder) {
-  const int quotient = static_cast<int>(
-      (static_cast<unsigned long long>(dividend) * by.multiplier) >> by.shift);
+  const int quotient =
+      static_cast<int>((static_cast<unsigned long long>(dividend) * by.multiplier) >> by.shift);
   *remainder = dividend - quotient * static_cast<int>(by.divisor);
   return quotient;
 }

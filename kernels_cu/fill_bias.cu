@@ -1,6 +1,7 @@
 // Fills an accumulator array of y's shape with the bias (0 without one): what the scatter adds to.
 //
-//   block  plane_chunk consecutive elements of one (n, co) plane, so the channel is the same for all threads
+//   block  plane_chunk consecutive elements of one (n, co) plane, so the channel is the same for
+//   all threads
 //
 // Determinism: every element is written once.
 #include <convt3d_params.cuh>

@@ -1,8 +1,8 @@
 // Thin wrappers over what C++ cannot say: PTX instructions and dynamic shared memory.
 //
-// One instruction or one object per function. The test suite compiles the kernels as C++ with its own
-// ptx.cuh earlier on the include path, so a kernel uses nothing of the machine that is not here or a
-// CUDA built-in.
+// One instruction or one object per function. The test suite compiles the kernels as C++ with its
+// own ptx.cuh earlier on the include path, so a kernel uses nothing of the machine that is not here
+// or a CUDA built-in.
 #pragma once
 
 /// Returns the block's dynamic shared memory, aligned to 16 bytes.

@@ -1,15 +1,16 @@
 // Phases (residue classes) of a strided transposed convolution.
 //
-// Along one axis an output o, a tap k and an input i meet when o + padding = i*stride + k*dilation. So the
-// taps that reach o have k*dilation = o + padding modulo stride, and depend on o modulo stride alone.
-// With g = gcd(stride, dilation) the taps of a phase are first_tap, first_tap + stride/g, ..., and each
-// step moves the input down by dilation/g; first_tap follows from the inverse of dilation/g modulo
-// stride/g. Outputs are numbered o = phase + m*stride, so a phase is a dense stride-1 gather over m.
+// Along one axis an output o, a tap k and an input i meet when o + padding = i*stride + k*dilation.
+// So the taps that reach o have k*dilation = o + padding modulo stride, and depend on o modulo
+// stride alone. With g = gcd(stride, dilation) the taps of a phase are first_tap, first_tap +
+// stride/g, ..., and each step moves the input down by dilation/g; first_tap follows from the
+// inverse of dilation/g modulo stride/g. Outputs are numbered o = phase + m*stride, so a phase is a
+// dense stride-1 gather over m.
 #pragma once
 #include <convt3d_params.cuh>
 
-/// The taps of one phase of one axis. Tap j of the phase is first_tap + j*tap_step of the kernel, and
-/// meets the output phase + m*stride at the input origin + m - j*input_step.
+/// The taps of one phase of one axis. Tap j of the phase is first_tap + j*tap_step of the kernel,
+/// and meets the output phase + m*stride at the input origin + m - j*input_step.
 struct Phase {
   Index first_tap;
   Index taps;

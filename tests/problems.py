@@ -1,4 +1,4 @@
-"""The problems that every kernel must get right, named by the edge they sit on, and data for them."""
+"""The problems that every kernel must get right, named by the edge they sit on, and their data."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ EDGES = [
     _case("stride-equals-kernel", "2x4x2x3x4", "4x5x2x3x2", bias=True, stride=(2, 3, 2)),
     _case("kernel-1x2x2-stride-1x2x2", "2x6x3x4x5", "6x4x1x2x2", bias=True, stride=(1, 2, 2)),
     _case("stride-divides-dilation", "1x2x3x4x5", "2x3x2x3x2", stride=2, dilation=(4, 2, 6)),
-    _case("dilation-divides-stride", "1x2x3x4x5", "2x3x3x2x3", stride=(4, 6, 6), dilation=(2, 3, 2)),
+    _case(
+        "dilation-divides-stride", "1x2x3x4x5", "2x3x3x2x3", stride=(4, 6, 6), dilation=(2, 3, 2)
+    ),
     _case("gcd-above-1", "1x2x3x3x4", "2x2x3x3x2", bias=True, stride=(4, 6, 9), dilation=(6, 4, 6)),
     _case("coprime", "1x2x3x4x3", "2x3x3x4x5", stride=(2, 3, 5), dilation=(3, 2, 3)),
     _case("padding-above-kernel", "1x2x9x10x11", "2x3x2x3x2", bias=True, padding=(3, 4, 3)),
@@ -122,6 +124,11 @@ EDGES = [
     _case("positions-above-a-block", "1x1x11x12x13", "1x2x2x1x3"),
     _case("wide-kernel", "1x2x2x3x3", "2x2x1x1x70", stride=(1, 1, 3), bias=True),
 ]
+
+
+def is_small(entry: dict[str, Any]) -> bool:
+    """Whether a case of cases.jsonl has a result that can be computed everywhere, in every way."""
+    return "out" in entry and not entry.get("big") and not entry.get("perf")
 
 
 def load_cases() -> list[dict[str, Any]]:

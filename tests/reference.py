@@ -36,13 +36,16 @@ def scatter_reference(
     for i in itertools.product(*(range(extent) for extent in x.shape[2:])):
         for k in itertools.product(*(range(extent) for extent in weight.shape[2:])):
             o = tuple(
-                a * s - p + b * d for a, b, s, p, d in zip(i, k, stride, padding, dilation, strict=True)
+                a * s - p + b * d
+                for a, b, s, p, d in zip(i, k, stride, padding, dilation, strict=True)
             )
             if all(0 <= a < extent for a, extent in zip(o, output, strict=True)):
                 for g in range(groups):
                     ci = slice(g * c_in // groups, (g + 1) * c_in // groups)
                     co = slice(g * per_group, (g + 1) * per_group)
-                    y[(slice(None), co, *o)] += x[(slice(None), ci, *i)] @ weight[(ci, slice(None), *k)]
+                    y[(slice(None), co, *o)] += (
+                        x[(slice(None), ci, *i)] @ weight[(ci, slice(None), *k)]
+                    )
     return y
 
 
@@ -68,13 +71,16 @@ _SMALLEST = {
 }
 
 
-def error_bound(dtype: str, depth: int, magnitude: NDArray[Any], exact: NDArray[Any]) -> NDArray[Any]:
+def error_bound(
+    dtype: str, depth: int, magnitude: NDArray[Any], exact: NDArray[Any]
+) -> NDArray[Any]:
     """Return the largest error that a result of ``depth`` products may have, element by element.
 
-    The classic bound of a sum in any order (Higham, "Accuracy and Stability of Numerical Algorithms",
-    section 3.1): with ``u`` the unit roundoff of the accumulator, ``depth * u`` times the sum of the
-    absolute products, ``magnitude``; one more ``u`` for the bias, and for complex numbers twice that, as
-    each part sums two real products per complex one. Then one rounding to storage.
+    The classic bound of a sum in any order (Higham, "Accuracy and Stability of Numerical
+    Algorithms", section 3.1): with ``u`` the unit roundoff of the accumulator, ``depth * u`` times
+    the sum of the absolute products, ``magnitude``; one more ``u`` for the bias, and for complex
+    numbers twice that, as each part sums two real products per complex one. Then one rounding to
+    storage.
     """
     terms = (2 * depth if dtype.startswith("complex") else depth) + 2
     summed = terms * _SUM_EPSILON[dtype] * magnitude

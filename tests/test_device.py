@@ -1,4 +1,4 @@
-"""What only a CUDA device shows: streams, several devices, graphs, DLPack, memory, raw addresses."""
+"""What only a CUDA device shows: streams, several devices, graphs, DLPack, memory, addresses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def test_nothing_synchronises_and_everything_goes_to_the_current_stream(
 
     operands = device_data()
     # Compiles; the capture below then fails on any synchronisation, on work outside its stream, and
-    # on memory taken from the driver, which only `out` and the workspace of 16-bit floats would need.
+    # on memory taken from the driver, which only `out` and the workspace of 16-bit floats would
+    # need.
     out = conv_transpose3d(*operands, **CASE.settings, algorithm=algorithm)
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
@@ -101,7 +102,11 @@ def test_arrays_of_two_devices_are_refused() -> None:
 
     x, weight, bias = device_data()
     with cupy.cuda.Device(1):
-        far = weight.copy() if weight.device.id == 1 else cupy.asarray(integer_data(CASE, "float32")[1])
+        far = (
+            weight.copy()
+            if weight.device.id == 1
+            else cupy.asarray(integer_data(CASE, "float32")[1])
+        )
     with pytest.raises(ValueError, match="weight must be on the device of x, 0, got device 1"):
         conv_transpose3d(x, far, bias, **CASE.settings)
 

@@ -1,7 +1,7 @@
 """Every kernel, dtype and index width on every edge: exact on integers, bounded on real numbers.
 
-The host run compiles the kernels as C++; on a CUDA device the same plans run there, and deterministic
-ones must give the host's bits.
+The host run compiles the kernels as C++; on a CUDA device the same plans run there, and
+deterministic ones must give the host's bits.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from tests.problems import (
     case_of,
     exact_result,
     integer_data,
+    is_small,
     load_cases,
     magnitude,
     normal_data,
@@ -38,19 +39,13 @@ from tests.reference import error_bound
 
 Planner = Callable[[Problem, KernelDtype, bool, int | None], Plan]
 
-KERNELS = pytest.mark.parametrize(
-    "planner", [plan_gather, plan_scatter], ids=["gather", "scatter"]
-)
+KERNELS = pytest.mark.parametrize("planner", [plan_gather, plan_scatter], ids=["gather", "scatter"])
 ALL_DTYPES = pytest.mark.parametrize("dtype", DTYPES)
 INDEX_BITS = pytest.mark.parametrize("bits", [32, 64])
 
 #: Reported cases small enough for the host; the others are planned only (test_plans.py). An empty
 #: batch never reaches a kernel (test_conv_transpose3d.py).
-REPORTED = [
-    case_of(entry)
-    for entry in load_cases()
-    if "out" in entry and not entry.get("big") and entry["x"][0] > 0
-]
+REPORTED = [case_of(entry) for entry in load_cases() if is_small(entry) and entry["x"][0] > 0]
 
 
 def wide(y: NDArray[Any]) -> NDArray[Any]:

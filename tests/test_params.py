@@ -26,7 +26,8 @@ def test_fields_are_those_of_the_header_in_order() -> None:
 
 
 def test_sizes() -> None:
-    # sizeof is checked by a static_assert in every variant; a kernel takes 4 KiB of parameters at most.
+    # sizeof is checked by a static_assert in every variant; a kernel takes 4 KiB of parameters at
+    # most.
     assert FAST_DIVMOD.itemsize == 16
     assert AXIS_PARAMS.itemsize == 16 * 8 + 3 * 16
     assert PARAMS.itemsize == 3 * AXIS_PARAMS.itemsize + 11 * 8 + 16
@@ -41,7 +42,9 @@ def test_fast_divmod_is_division() -> None:
         _, multiplier, shift = fast_divmod(divisor)
         assert 0 < multiplier < 2**32
         dividends = [0, 1, divisor - 1, divisor, divisor + 1, 2**31 - 1, 2**30]
-        dividends += [q * divisor + d for q in (2, 3, 1000, (2**31 - 1) // divisor) for d in (-1, 0)]
+        dividends += [
+            q * divisor + d for q in (2, 3, 1000, (2**31 - 1) // divisor) for d in (-1, 0)
+        ]
         dividends += rng.integers(0, 2**31, 20).tolist()
         for dividend in dividends:
             if 0 <= dividend < 2**31:

@@ -1,4 +1,4 @@
-"""Plans as data: grids, tiles and boxes within the limits of every device, for every kind of problem."""
+"""Plans as data: grids, tiles and boxes within the limits of every device."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ import pytest
 from cupy_convt3d._algorithm import make_plan
 from cupy_convt3d._dtypes import DTYPES as KERNEL_DTYPES
 from cupy_convt3d._plan import Plan
-from cupy_convt3d._plan_gather import MAX_STAGE_TAPS, STAGE_PAIRS, choose_stage, choose_tile
+from cupy_convt3d._plan_gather import (
+    MAX_STAGE_TAPS,
+    STAGE_PAIRS,
+    choose_stage,
+    choose_tile,
+    plan_gather,
+)
 from cupy_convt3d._plan_gather import TILES as GATHER_TILES
-from cupy_convt3d._plan_gather import plan_gather
 from cupy_convt3d._plan_scatter import SHARED_LIMIT, plan_scatter
 from cupy_convt3d._problem import Problem, make_problem
 from tests.problems import DTYPES, EDGES, Case, case_of, load_cases

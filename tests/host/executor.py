@@ -135,22 +135,27 @@ class HostExecutor:
         ValueError
             If a launch does not fit its kernel or the limits of CUDA.
         """
-        for role, array in arrays.items():
-            if array is not None and not array.flags.c_contiguous:
+        present = {role: array for role, array in arrays.items() if array is not None}
+        for role, array in present.items():
+            if not array.flags.c_contiguous:
                 raise ValueError(f"{role} is not C-contiguous")
         buffers = {
-            role: None if array is None else GuardedBuffer.copy_of(array)
-            for role, array in arrays.items()
+            role: GuardedBuffer.copy_of(array, number)
+            for number, (role, array) in enumerate(present.items(), start=1)
         }
-        buffers["workspace"] = GuardedBuffer(plan.workspace_bytes)
+        buffers["workspace"] = GuardedBuffer(plan.workspace_bytes, len(buffers) + 1)
+        pointers = {
+            **dict.fromkeys(arrays),
+            **{role: buffer.address for role, buffer in buffers.items()},
+        }
         for launch in plan.launches:
-            self._launch(launch, buffers)
-            _check_memory(launch.kernel, buffers, arrays)
-        for role, array in arrays.items():
-            if array is not None and role not in READ_ONLY_ROLES:
+            self._launch(launch, pointers)
+            _check_memory(launch.kernel, buffers, present)
+        for role, array in present.items():
+            if role not in READ_ONLY_ROLES:
                 array_bytes(array)[:] = buffers[role].contents
 
-    def _launch(self, launch: Launch, buffers: Mapping[str, GuardedBuffer | None]) -> None:
+    def _launch(self, launch: Launch, pointers: Mapping[str, int | None]) -> None:
         for name, extent, limit in (
             ("grid", launch.grid, MAX_GRID),
             ("block", launch.block, MAX_BLOCK),
@@ -160,22 +165,18 @@ class HostExecutor:
         variant = (launch.kernel, launch.options)
         if variant not in self._kernels:
             self._kernels[variant] = _Kernel(self._compiler.compile(*variant))
-        pointers = []
-        for role in launch.roles:
-            buffer = buffers[role]
-            pointers.append(None if buffer is None else buffer.address)
-        self._kernels[variant].launch(launch, pointers, self._order, self._seed)
+        self._kernels[variant].launch(
+            launch, [pointers[role] for role in launch.roles], self._order, self._seed
+        )
 
 
 def _check_memory(
     kernel: str,
-    buffers: Mapping[str, GuardedBuffer | None],
-    arrays: Mapping[str, NDArray[Any] | None],
+    buffers: Mapping[str, GuardedBuffer],
+    arrays: Mapping[str, NDArray[Any]],
 ) -> None:
     """Raise an AssertionError if a launch wrote where it must not."""
     for role, buffer in buffers.items():
-        if buffer is None:
-            continue
         damage = buffer.first_damage()
         if damage is not None:
             raise AssertionError(

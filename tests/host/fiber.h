@@ -72,20 +72,16 @@ class FiberPool {
       char* stack = static_cast<char*>(stacks_) + index * kStackBytes;
       // An overflow faults here instead of damaging the next fiber.
       mprotect(stack, sysconf(_SC_PAGESIZE), PROT_NONE);
-      // Stacks at equal offsets would share a few cache sets: stagger them.
-      fiber->create(entry_, stack, kStackBytes - index % kStaggers * kStaggerBytes);
+      fiber->create(entry_, stack, kStackBytes);
     }
     return fiber;
   }
 
-  /// Takes back a fiber whose thread has exited: its entry function loops, and runs the next
-  /// thread.
+  /// Takes back a fiber whose thread has exited: its entry function loops and runs the next one.
   void give_back(Fiber* fiber) { free_.push_back(fiber); }
 
  private:
   static constexpr size_t kStackBytes = 256 << 10;
-  static constexpr size_t kStaggers = 32;
-  static constexpr size_t kStaggerBytes = 320;
 
   void (*entry_)();
   std::vector<Fiber> fibers_;

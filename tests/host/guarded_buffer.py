@@ -8,30 +8,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 GUARD_BYTES = 4096
-#: A NaN in every format, so that what a kernel reads out of bounds shows; not the poison of shared
-#: memory or the workspace (all ones), so that writing what was read there shows too.
-_GUARD = np.tile(np.array([0xFE, 0xFF], dtype=np.uint8), GUARD_BYTES // 2)
 #: What the allocator of CuPy guarantees.
 _ALIGNMENT = 512
 
 
 class GuardedBuffer:
-    """Memory of ``nbytes`` bytes, filled with 0xFF, with a guard on either side."""
+    """Memory of ``nbytes`` bytes, filled with 0xFF, with a guard on either side.
 
-    def __init__(self, nbytes: int) -> None:
+    A guard is a NaN in every format, so that what a kernel reads there shows. A CPU keeps the bits
+    of a NaN through arithmetic: buffers of one launch have different ``number``s, 1 to 6, and hence
+    NaNs, so that what was read in one guard and written to another shows too.
+    """
+
+    def __init__(self, nbytes: int, number: int) -> None:
         self._memory = np.empty(nbytes + 2 * GUARD_BYTES + _ALIGNMENT, dtype=np.uint8)
         begin = GUARD_BYTES + -(self._memory.ctypes.data + GUARD_BYTES) % _ALIGNMENT
         self.contents = self._memory[begin : begin + nbytes]
         self.contents[:] = 0xFF
         self._before = self._memory[begin - GUARD_BYTES : begin]
         self._after = self._memory[begin + nbytes : begin + nbytes + GUARD_BYTES]
-        self._before[:] = _GUARD
-        self._after[:] = _GUARD
+        self._guard = np.tile(np.array([0xFF - number, 0xFF], dtype=np.uint8), GUARD_BYTES // 2)
+        self._before[:] = self._guard
+        self._after[:] = self._guard
 
     @classmethod
-    def copy_of(cls, array: NDArray[Any]) -> GuardedBuffer:
+    def copy_of(cls, array: NDArray[Any], number: int) -> GuardedBuffer:
         """Return a buffer with the bytes of a C-contiguous array."""
-        buffer = cls(array.nbytes)
+        buffer = cls(array.nbytes, number)
         buffer.contents[:] = array_bytes(array)
         return buffer
 
@@ -42,10 +45,10 @@ class GuardedBuffer:
 
     def first_damage(self) -> int | None:
         """Return the offset from the contents of the first damaged guard byte, or None."""
-        before = first_difference(self._before, _GUARD)
+        before = first_difference(self._before, self._guard)
         if before is not None:
             return before - GUARD_BYTES
-        after = first_difference(self._after, _GUARD)
+        after = first_difference(self._after, self._guard)
         return None if after is None else after + self.contents.size
 
 

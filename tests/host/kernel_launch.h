@@ -41,11 +41,11 @@ inline void run_grid(unsigned grid, unsigned block, size_t shared_bytes, void (*
   std::vector<unsigned> blocks(grid);
   schedule.arrange(blocks.data(), grid);
   for (unsigned index : blocks) {
+    if (error->is_set()) return;
     blockIdx.x = index;
     shared.poison();
     threads.run();
     shared.check_guards(index, error);
-    if (error->is_set()) return;
   }
 }
 

@@ -17,9 +17,15 @@ from tests.host.compiler import HostCompilerError, KernelCompiler
 from tests.host.executor import HostExecutor, HostKernelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+    from typing import Any
+
+    from numpy.typing import NDArray
 
     from cupy_convt3d._plan import Role
+
+    Array = NDArray[Any]
+    MakeExecutor = Callable[..., HostExecutor]
 
 HEADER = """\
 #include <ptx.cuh>
@@ -51,7 +57,7 @@ def _plan(*launches: Launch, workspace_bytes: int = 0) -> Plan:
 
 
 @pytest.fixture
-def make_executor(tmp_path: Path) -> Callable[..., HostExecutor]:
+def make_executor(tmp_path: Path) -> MakeExecutor:
     """Return a function that writes a kernel of the given body and returns its executor."""
 
     def make(
@@ -73,9 +79,9 @@ def make_executor(tmp_path: Path) -> Callable[..., HostExecutor]:
 def _run(
     executor: HostExecutor,
     launch: Launch,
-    y: np.ndarray,
-    x: np.ndarray | None = None,
-) -> np.ndarray:
+    y: Array,
+    x: Array | None = None,
+) -> Array:
     executor.run(_plan(launch), {"x": x, "y": y})
     return y
 
@@ -90,14 +96,18 @@ ORDERS = [("forward", 0), ("reverse", 0), ("shuffle", 0), ("shuffle", 1)]
 
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)
-def test_barrier_exchanges_shared_memory(make_executor, order, seed):
+def test_barrier_exchanges_shared_memory(
+    make_executor: MakeExecutor, order: str, seed: int
+) -> None:
     executor = make_executor(EXCHANGE.format(barrier="__syncthreads();"), order=order, seed=seed)
     x = np.arange(256, dtype=np.float32)
     y = _run(executor, _launch(), np.zeros_like(x), x)
     np.testing.assert_array_equal(y, x[::-1])
 
 
-def test_missing_barrier_shows_as_poison_that_depends_on_the_order(make_executor):
+def test_missing_barrier_shows_as_poison_that_depends_on_the_order(
+    make_executor: MakeExecutor,
+) -> None:
     x = np.arange(256, dtype=np.float32)
     written = {}
     for order, seed in ORDERS:
@@ -113,7 +123,7 @@ def test_missing_barrier_shows_as_poison_that_depends_on_the_order(make_executor
     assert np.any(written["shuffle", 0] != written["shuffle", 1])
 
 
-def test_exited_threads_do_not_block_a_barrier(make_executor):
+def test_exited_threads_do_not_block_a_barrier(make_executor: MakeExecutor) -> None:
     executor = make_executor(
         """
         __shared__ float stage[256];
@@ -127,7 +137,7 @@ def test_exited_threads_do_not_block_a_barrier(make_executor):
     np.testing.assert_array_equal(_run(executor, _launch(), np.zeros_like(x), x), x[::-1])
 
 
-def test_shared_memory_of_templates_is_separate(make_executor):
+def test_shared_memory_of_templates_is_separate(make_executor: MakeExecutor) -> None:
     executor = make_executor(
         """
         __shared__ float own[256];
@@ -151,7 +161,9 @@ def test_shared_memory_of_templates_is_separate(make_executor):
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)
 @pytest.mark.parametrize("block", [32, 96, 256])
-def test_shuffles_reduce_a_block(make_executor, block, order, seed):
+def test_shuffles_reduce_a_block(
+    make_executor: MakeExecutor, block: int, order: str, seed: int
+) -> None:
     executor = make_executor(
         """
         __shared__ int partial[32];
@@ -174,7 +186,7 @@ def test_shuffles_reduce_a_block(make_executor, block, order, seed):
     np.testing.assert_array_equal(y, x.sum(axis=1))
 
 
-def test_warp_collectives_of_part_of_a_warp(make_executor):
+def test_warp_collectives_of_part_of_a_warp(make_executor: MakeExecutor) -> None:
     executor = make_executor(
         """
         const int lane = threadIdx.x;
@@ -200,7 +212,7 @@ def test_warp_collectives_of_part_of_a_warp(make_executor):
     np.testing.assert_array_equal(y, np.array(expected, dtype=np.uint64))
 
 
-def test_shuffle_from_an_absent_lane_is_not_a_number(make_executor):
+def test_shuffle_from_an_absent_lane_is_not_a_number(make_executor: MakeExecutor) -> None:
     executor = make_executor(
         """
         if (threadIdx.x == 3) return;
@@ -214,7 +226,7 @@ def test_shuffle_from_an_absent_lane_is_not_a_number(make_executor):
 
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)
-def test_atomics_add_up_over_blocks(make_executor, order, seed):
+def test_atomics_add_up_over_blocks(make_executor: MakeExecutor, order: str, seed: int) -> None:
     executor = make_executor(
         """
         atomicAdd(y, 0.5);
@@ -243,7 +255,7 @@ def test_atomics_add_up_over_blocks(make_executor, order, seed):
         assert np.any(np.diff(ticket.astype(np.int64)) != 1)
 
 
-def test_launches_share_the_workspace(make_executor):
+def test_launches_share_the_workspace(make_executor: MakeExecutor) -> None:
     executor = make_executor(
         """
         if (p.n == 0) {
@@ -262,7 +274,7 @@ def test_launches_share_the_workspace(make_executor):
     np.testing.assert_array_equal(y[32:], 3 * np.arange(32))
 
 
-def test_none_is_a_null_pointer(make_executor):
+def test_none_is_a_null_pointer(make_executor: MakeExecutor) -> None:
     executor = make_executor("y[threadIdx.x] = x == nullptr ? 1 : 2;")
     y = np.zeros(4, dtype=np.float32)
     assert _run(executor, _launch(block=4), y).tolist() == [1] * 4
@@ -270,7 +282,9 @@ def test_none_is_a_null_pointer(make_executor):
 
 
 @pytest.mark.parametrize(("index", "offset"), [("p.n", 256), ("p.n + 7", 284), ("-1", -4)])
-def test_write_outside_an_array_is_caught(make_executor, index, offset):
+def test_write_outside_an_array_is_caught(
+    make_executor: MakeExecutor, index: str, offset: int
+) -> None:
     executor = make_executor(f"if (threadIdx.x == 0) y[{index}] = 0;")
     with pytest.raises(AssertionError, match=rf"kernel wrote outside y: byte offset {offset}, "):
         _run(executor, _launch(n=64), np.zeros(64, dtype=np.float32))
@@ -284,13 +298,15 @@ def test_write_outside_an_array_is_caught(make_executor, index, offset):
         (np.float64, "unsigned long long"),
     ],
 )
-def test_read_outside_an_array_is_not_a_number(make_executor, dtype, bits):
+def test_read_outside_an_array_is_not_a_number(
+    make_executor: MakeExecutor, dtype: type[np.generic], bits: str
+) -> None:
     executor = make_executor("y[0] = x[-1]; y[1] = x[p.n];", f"const {bits}* x, {bits}* y")
     y = _run(executor, _launch(block=1, n=5), np.zeros(2, dtype), np.zeros(5, dtype))
     assert np.all(np.isnan(y))
 
 
-def test_write_to_an_input_is_caught(make_executor):
+def test_write_to_an_input_is_caught(make_executor: MakeExecutor) -> None:
     executor = make_executor("const_cast<float*>(x)[5] = 1; y[0] = 1;")
     x = np.zeros(64, dtype=np.float32)
     with pytest.raises(AssertionError, match=r"kernel wrote to the read-only x: byte offset 2\d"):
@@ -298,7 +314,7 @@ def test_write_to_an_input_is_caught(make_executor):
     assert np.all(x == 0)
 
 
-def test_unwritten_shared_memory_is_not_a_number(make_executor):
+def test_unwritten_shared_memory_is_not_a_number(make_executor: MakeExecutor) -> None:
     executor = make_executor(
         """
         __shared__ float fixed[256];
@@ -313,7 +329,9 @@ def test_unwritten_shared_memory_is_not_a_number(make_executor):
     assert np.all(np.isnan(y))
 
 
-def test_dynamic_shared_memory_is_aligned_and_private_to_a_block(make_executor):
+def test_dynamic_shared_memory_is_aligned_and_private_to_a_block(
+    make_executor: MakeExecutor,
+) -> None:
     executor = make_executor(
         """
         unsigned char* memory = dynamic_shared_memory();
@@ -333,7 +351,7 @@ def test_dynamic_shared_memory_is_aligned_and_private_to_a_block(make_executor):
 
 
 @pytest.mark.parametrize("offset", [100, 103, -1])
-def test_dynamic_shared_memory_overrun_is_caught(make_executor, offset):
+def test_dynamic_shared_memory_overrun_is_caught(make_executor: MakeExecutor, offset: int) -> None:
     executor = make_executor(f"if (blockIdx.x == 2) dynamic_shared_memory()[{offset}] = 1;")
     message = (
         rf"kernel: block 2 wrote outside its dynamic shared memory: byte offset {offset}, "
@@ -369,13 +387,15 @@ def test_dynamic_shared_memory_overrun_is_caught(make_executor, offset):
     ],
     ids=["divergent barrier", "barrier against collective", "masks differ", "not in the mask"],
 )
-def test_threads_that_cannot_go_on_are_reported(make_executor, body, message):
+def test_threads_that_cannot_go_on_are_reported(
+    make_executor: MakeExecutor, body: str, message: str
+) -> None:
     executor = make_executor(f"if (blockIdx.x != 1) return;\n{body}\ny[0] = 1;")
     with pytest.raises(HostKernelError, match=message):
         _run(executor, _launch(grid=3), np.zeros(1, dtype=np.float32))
 
 
-def test_an_executor_works_after_an_error(make_executor):
+def test_an_executor_works_after_an_error(make_executor: MakeExecutor) -> None:
     executor = make_executor(
         """
         if (p.n == 1 && threadIdx.x < 3) __syncthreads();
@@ -390,13 +410,15 @@ def test_an_executor_works_after_an_error(make_executor):
 
 
 @pytest.mark.parametrize("roles", [("x",), ("x", "y", "y")])
-def test_wrong_number_of_arguments_is_reported(make_executor, roles):
+def test_wrong_number_of_arguments_is_reported(
+    make_executor: MakeExecutor, roles: tuple[Role, ...]
+) -> None:
     executor = make_executor("y[0] = 1;")
     with pytest.raises(ValueError, match=r"kernel takes parameters of \(8, 8, 8\) bytes"):
         _run(executor, _launch(roles=roles), np.zeros(1, dtype=np.float32))
 
 
-def test_wrong_size_of_the_parameters_is_reported(make_executor):
+def test_wrong_size_of_the_parameters_is_reported(make_executor: MakeExecutor) -> None:
     executor = make_executor("y[0] = 1;")
     params = np.zeros(1, dtype=[("n", np.int64), ("m", np.int32)])
     launch = Launch("kernel", (), 1, 1, 0, params, ("x", "y"))
@@ -413,19 +435,21 @@ def test_wrong_size_of_the_parameters_is_reported(make_executor):
         ({"block": 0}, "block is 0"),
     ],
 )
-def test_launches_that_cuda_refuses_are_refused(make_executor, extents, message):
+def test_launches_that_cuda_refuses_are_refused(
+    make_executor: MakeExecutor, extents: dict[str, int], message: str
+) -> None:
     executor = make_executor("y[0] = 1;")
     with pytest.raises(ValueError, match=message):
         _run(executor, _launch(**extents), np.zeros(1, dtype=np.float32))
 
 
-def test_arrays_that_are_not_contiguous_are_refused(make_executor):
+def test_arrays_that_are_not_contiguous_are_refused(make_executor: MakeExecutor) -> None:
     executor = make_executor("y[0] = 1;")
     with pytest.raises(ValueError, match="y is not C-contiguous"):
         _run(executor, _launch(), np.zeros((4, 4), dtype=np.float32).T)
 
 
-def test_options_define_macros_and_make_variants(make_executor):
+def test_options_define_macros_and_make_variants(make_executor: MakeExecutor) -> None:
     executor = make_executor("y[0] = VALUE;")
     device_only = ("--std=c++17", "-lineinfo")
     variants = [("kernel", (*device_only, f"-DVALUE={value}")) for value in (1, 2)]
@@ -435,7 +459,7 @@ def test_options_define_macros_and_make_variants(make_executor):
         assert y[0] == value
 
 
-def test_built_ins_give_what_cuda_defines(make_executor):
+def test_built_ins_give_what_cuda_defines(make_executor: MakeExecutor) -> None:
     executor = make_executor(
         """
         y[0] = __umulhi(0xffffffffu, 0xfffffffeu);
@@ -469,21 +493,21 @@ FLOATS_TO_HALVES = """
 """
 
 
-def _assert_same_bits_or_nan(actual: np.ndarray, expected: np.ndarray) -> None:
+def _assert_same_bits_or_nan(actual: Array, expected: Array) -> None:
     np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
     numbers = ~np.isnan(expected)
     bits = f"u{actual.itemsize}"
     np.testing.assert_array_equal(actual.view(bits)[numbers], expected.view(bits)[numbers])
 
 
-def test_every_half_converts_to_float_exactly(make_executor):
+def test_every_half_converts_to_float_exactly(make_executor: MakeExecutor) -> None:
     executor = make_executor(HALVES_TO_FLOATS, "const unsigned short* x, float* y")
     x = np.arange(2**16, dtype=np.uint16)
     y = _run(executor, _launch(grid=256, n=x.size), np.zeros(x.size, dtype=np.float32), x)
     _assert_same_bits_or_nan(y, x.view(np.float16).astype(np.float32))
 
 
-def _floats_around_halves() -> np.ndarray:
+def _floats_around_halves() -> Array:
     """Return all finite halves, the midpoints to the next, and the floats next to both."""
     halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
     above = np.append(halves[1:], np.float32(2**16))
@@ -493,7 +517,7 @@ def _floats_around_halves() -> np.ndarray:
     return np.concatenate([near, -near])
 
 
-def _random_floats() -> np.ndarray:
+def _random_floats() -> Array:
     """Return floats of all exponents, infinities and NaNs among them, and of half's range."""
     generator = np.random.default_rng(0)
     bits = generator.integers(0, 2**32, 50_000, dtype=np.uint32).view(np.float32)
@@ -504,7 +528,9 @@ def _random_floats() -> np.ndarray:
 
 
 @pytest.mark.parametrize("floats", [_floats_around_halves, _random_floats])
-def test_floats_round_to_half_as_in_numpy(make_executor, floats):
+def test_floats_round_to_half_as_in_numpy(
+    make_executor: MakeExecutor, floats: Callable[[], Array]
+) -> None:
     executor = make_executor(FLOATS_TO_HALVES, "const float* x, unsigned short* y")
     x = floats()
     y = np.zeros(x.size, dtype=np.uint16)
@@ -515,7 +541,7 @@ def test_floats_round_to_half_as_in_numpy(make_executor, floats):
     assert np.all(y[np.isnan(x)] == 0x7FFF)
 
 
-def test_a_changed_header_or_kernel_is_recompiled(tmp_path):
+def test_a_changed_header_or_kernel_is_recompiled(tmp_path: Path) -> None:
     (tmp_path / "value.cuh").write_text("constexpr int kValue = 1;\n")
     kernel = tmp_path / "kernel.cu"
     kernel.write_text(
@@ -533,7 +559,7 @@ def test_a_changed_header_or_kernel_is_recompiled(tmp_path):
     assert values == [1, 2, 3]
 
 
-def test_two_processes_may_compile_the_same_kernel(tmp_path):
+def test_two_processes_may_compile_the_same_kernel(tmp_path: Path) -> None:
     (tmp_path / "kernel.cu").write_text(f'{HEADER}extern "C" __global__ void kernel(Params p) {{}}')
     script = textwrap.dedent(
         """
@@ -543,7 +569,7 @@ def test_two_processes_may_compile_the_same_kernel(tmp_path):
         print(KernelCompiler(Path(sys.argv[1]), Path(sys.argv[1], "cache")).compile("kernel", ()))
         """
     )
-    command: Sequence[str] = [sys.executable, "-c", script, str(tmp_path)]
+    command = [sys.executable, "-c", script, str(tmp_path)]
     root = Path(__file__).resolve().parents[2]
     processes = [
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) for _ in range(2)
@@ -555,14 +581,16 @@ def test_two_processes_may_compile_the_same_kernel(tmp_path):
     assert [str(path) for path in (tmp_path / "cache").iterdir()] == list(libraries)
 
 
-def test_a_kernel_that_does_not_compile_is_reported(make_executor, tmp_path):
+def test_a_kernel_that_does_not_compile_is_reported(
+    make_executor: MakeExecutor, tmp_path: Path
+) -> None:
     executor = make_executor("y[0] = undeclared;")
     with pytest.raises(HostCompilerError, match="undeclared"):
         _run(executor, _launch(), np.zeros(1, dtype=np.float32))
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_a_missing_compiler_is_reported(monkeypatch, tmp_path):
+def test_a_missing_compiler_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     compiler.find_compiler.cache_clear()
