@@ -38,8 +38,7 @@ def conv_transpose3d(
     ``torch.nn.functional.conv_transpose3d``::
 
         y[n, co, o] = bias[co] + sum over ci, k of  x[n, ci, i] * weight[ci, co, k]
-                      with  o + padding == i*stride + k*dilation  on each axis, ci in the group of
-                      co
+                      with  o + padding == i*stride + k*dilation  on each axis
 
     Parameters
     ----------
@@ -88,8 +87,10 @@ def conv_transpose3d(
     ImportError
         A torch tensor on a CUDA device without CuPy.
 
-    Notes ----- 16-bit floats are summed in float32 and rounded once. On CUDA devices float32
-    subnormals count as 0.
+    Notes
+    -----
+    16-bit floats are summed in float32 and rounded once. On CUDA devices float32 subnormals count
+    as 0.
 
     Outputs that no input reaches hold the bias exactly, and padding is never multiplied: an
     infinite weight reaches only the outputs that have a product with it.
@@ -99,12 +100,17 @@ def conv_transpose3d(
     atomics, and last bits differ from run to run.
 
     Work is queued on CuPy's current stream, for torch tensors on torch's, and nothing waits for it.
-    Memory beyond the result: none on CUDA devices, except a float32 array of y's shape for a
-    scatter of 16-bit floats with atomics; at most 256 MiB for NumPy arrays and torch CPU tensors.
-    An operand that is not C-contiguous, or not aligned to its item size, is copied once.
+    An operand that is not C-contiguous, or not aligned to its item size, is copied once. Memory
+    beyond that and the result: none on CUDA devices, except a float32 array of y's shape for a
+    scatter of 16-bit floats with atomics. On the CPU: twice the weights and 32 MiB, or what one row
+    of the output needs if that is more, and 64 MiB for bfloat16 tensors.
 
-    References ---------- PyTorch, ``torch.nn.ConvTranspose3d``: the definition and the names. V.
-    Dumoulin and F. Visin, "A guide to convolution arithmetic for deep learning", arXiv:1603.07285.
+    References
+    ----------
+    PyTorch, ``torch.nn.ConvTranspose3d``: the definition and the names.
+
+    V. Dumoulin and F. Visin, "A guide to convolution arithmetic for deep learning",
+    arXiv:1603.07285.
 
     Examples
     --------

@@ -65,8 +65,10 @@ def conv_transpose3d_numpy(
     out : ndarray, shape ``problem.y_shape``, C-contiguous
         Overwritten entirely.
 
-    Notes ----- Workspace: two copies of ``weight`` in the accumulator dtype, and ``BLOCK_BYTES``,
-    or what one output row needs if that is more.
+    Notes
+    -----
+    Workspace: two copies of ``weight`` in the accumulator dtype, and ``BLOCK_BYTES``, or what one
+    output row needs if that is more.
     """
     depth, height, width = axes(problem)
     groups, per_group = problem.groups, problem.out_channels_per_group
@@ -141,7 +143,8 @@ def _blocks(
     """Cut the rows of two runs and all samples into blocks that keep to the workspace."""
     inner, columns = matrix.shape[1:]
     bytes_per_row = itemsize * problem.groups * (inner + columns) * problem.input[2]
-    bytes_per_row += itemsize * problem.out_channels * problem.output[2]
+    # Twice: the rows of the last block live until those of this one are computed.
+    bytes_per_row += 2 * itemsize * problem.out_channels * problem.output[2]
     rows = max(1, BLOCK_BYTES // bytes_per_row)
     size_h = min(run_h.outputs, rows)
     size_d = min(run_d.outputs, rows // size_h)

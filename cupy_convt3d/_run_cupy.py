@@ -53,9 +53,9 @@ def _run(
     workspace = cupy.empty(bound.workspace_bytes, dtype="u1") if bound.workspace_bytes else None
     bound.run(
         {
-            "x": _dense(cupy, x, dtype.itemsize),
-            "weight": _dense(cupy, weight, dtype.itemsize),
-            "bias": None if bias is None else _dense(cupy, bias, dtype.itemsize),
+            "x": _dense(cupy, x, "x", dtype.itemsize),
+            "weight": _dense(cupy, weight, "weight", dtype.itemsize),
+            "bias": None if bias is None else _dense(cupy, bias, "bias", dtype.itemsize),
             "y": y,
             "workspace": workspace,
         }
@@ -80,14 +80,19 @@ def bound_plan(
     return BoundPlan(plan, device)
 
 
-def _dense(cupy: Any, array: Any, itemsize: int) -> Any:
+def _dense(cupy: Any, array: Any, name: str, itemsize: int) -> Any:
     """Return the array itself if kernels can index it, else a C-contiguous, aligned copy."""
+    if array.data.ptr % itemsize == 0:
+        return array if array.flags.c_contiguous else cupy.ascontiguousarray(array)
+    # A view of bytes, or of floats as complex numbers, can start anywhere; kernels, CuPy's own
+    # included, load whole items.
     if not array.flags.c_contiguous:
-        return cupy.ascontiguousarray(array)
-    # A complex view can start between two elements; the kernels load whole ones.
-    if array.data.ptr % itemsize:
-        return array.copy()
-    return array
+        raise ValueError(
+            f"{name} must be aligned to its item size of {itemsize} bytes unless it is C-contiguous"
+        )
+    copy = cupy.empty(array.shape, dtype=array.dtype)
+    copy.data.copy_from_device_async(array.data, array.nbytes)
+    return copy
 
 
 def _common_device(x: Any, weight: Any, bias: Any, out: Any) -> int:

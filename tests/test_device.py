@@ -216,6 +216,16 @@ def test_out_that_is_misaligned_for_its_dtype_is_refused() -> None:
         conv_transpose3d(x, x[..., :1, :1, :1], out=out)
 
 
+def test_a_misaligned_operand_must_be_contiguous() -> None:
+    import cupy
+
+    bytes_ = cupy.zeros(2 * 16 + 1, dtype=np.uint8)
+    x = cupy.ndarray((1, 1, 2, 2, 2), np.float16, bytes_.data + 1, strides=(32, 32, 16, 8, 4))
+    weight = cupy.ones((1, 1, 1, 1, 1), dtype=np.float16)
+    with pytest.raises(ValueError, match="x must be aligned to its item size of 2 bytes unless"):
+        conv_transpose3d(x, weight)
+
+
 def test_deterministic_runs_and_batch_splits_are_bit_identical() -> None:
     case = Case("bits", (3, 5, 4, 5, 6), (5, 4, 3, 3, 3), True, 2)
     rng = np.random.default_rng(3)
