@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cupy_convt3d._problem import Problem, make_problem
@@ -153,6 +154,35 @@ def case_of(entry: dict[str, Any]) -> Case:
         output_padding=as_triple(entry.get("output_padding", 0)),
         groups=entry.get("groups", 1),
         dilation=as_triple(entry.get("dilation", 1)),
+    )
+
+
+@st.composite
+def drawn_cases(draw: st.DrawFn) -> Case:
+    """Draw any legal problem with small extents."""
+    groups = draw(st.integers(1, 3))
+    extents = st.tuples(*[st.integers(1, 5)] * 3)
+    x = (draw(st.integers(1, 3)), groups * draw(st.integers(1, 4)), *draw(extents))
+    weight = (x[1], draw(st.integers(1, 5)), *draw(extents))
+    stride = draw(st.tuples(*[st.integers(1, 5)] * 3))
+    dilation = draw(st.tuples(*[st.integers(1, 4)] * 3))
+    output_padding = tuple(
+        draw(st.integers(0, max(s, d) - 1)) for s, d in zip(stride, dilation, strict=True)
+    )
+    padding = []
+    for i, k, s, d, op in zip(x[2:], weight[2:], stride, dilation, output_padding, strict=True):
+        full = (i - 1) * s + d * (k - 1) + op + 1
+        padding.append(draw(st.integers(0, (full - 1) // 2)))
+    return Case(
+        "drawn",
+        x,
+        weight,
+        draw(st.booleans()),
+        stride,
+        tuple(padding),
+        output_padding,
+        groups,
+        dilation,
     )
 
 

@@ -18,6 +18,7 @@ from tests.problems import (
     EXACT_LIMIT,
     Case,
     case_of,
+    drawn_cases,
     exact_result,
     integer_data,
     is_small,
@@ -104,39 +105,10 @@ def test_edges(library: Library, dtype: str, case: Case) -> None:
     assert np.all(np.abs(wide - expected) <= bound)
 
 
-@st.composite
-def problems(draw: st.DrawFn) -> Case:
-    """Draw any legal problem with small extents."""
-    groups = draw(st.integers(1, 3))
-    extents = st.tuples(*[st.integers(1, 5)] * 3)
-    x = (draw(st.integers(1, 3)), groups * draw(st.integers(1, 4)), *draw(extents))
-    weight = (x[1], draw(st.integers(1, 5)), *draw(extents))
-    stride = draw(st.tuples(*[st.integers(1, 5)] * 3))
-    dilation = draw(st.tuples(*[st.integers(1, 4)] * 3))
-    output_padding = tuple(
-        draw(st.integers(0, max(s, d) - 1)) for s, d in zip(stride, dilation, strict=True)
-    )
-    padding = []
-    for i, k, s, d, op in zip(x[2:], weight[2:], stride, dilation, output_padding, strict=True):
-        full = (i - 1) * s + d * (k - 1) + op + 1
-        padding.append(draw(st.integers(0, (full - 1) // 2)))
-    return Case(
-        "drawn",
-        x,
-        weight,
-        draw(st.booleans()),
-        stride,
-        tuple(padding),
-        output_padding,
-        groups,
-        dilation,
-    )
-
-
 @LIBRARIES
 @ALGORITHMS
 @settings(deadline=None, max_examples=60, derandomize=True)
-@given(case=problems(), dtype=st.sampled_from(["float32", "float64", "complex64", "float16"]))
+@given(case=drawn_cases(), dtype=st.sampled_from(["float32", "float64", "complex64", "float16"]))
 def test_any_problem(library: Library, algorithm: str, case: Case, dtype: str) -> None:
     arrays = integer_data(case, dtype)
     y = call(library, case, arrays, algorithm=algorithm)

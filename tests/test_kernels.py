@@ -7,10 +7,12 @@ deterministic ones must give the host's bits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cupy_convt3d._dtypes import DTYPES as KERNEL_DTYPES
@@ -28,6 +30,7 @@ from tests.problems import (
     Arrays,
     Case,
     case_of,
+    drawn_cases,
     exact_result,
     integer_data,
     is_small,
@@ -46,6 +49,9 @@ INDEX_BITS = pytest.mark.parametrize("bits", [32, 64])
 #: Reported cases small enough for the host; the others are planned only (test_plans.py). An empty
 #: batch never reaches a kernel (test_conv_transpose3d.py).
 REPORTED = [case_of(entry) for entry in load_cases() if is_small(entry) and entry["x"][0] > 0]
+
+#: Cut into boxes that meet, so that the scatter adds with atomics.
+ATOMICS = Case("atomics", (1, 3, 9, 10, 30), (3, 5, 3, 3, 3), True, (1, 2, 1))
 
 
 def wide(y: NDArray[Any]) -> NDArray[Any]:
@@ -94,6 +100,39 @@ def test_reported_cases_on_host(host: HostExecutor, planner: Planner, case: Case
         return run_on_host(host, plan, problem, arrays)
 
     check_integers(case, "float32", run)
+
+
+@KERNELS
+@INDEX_BITS
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(case=drawn_cases(), dtype=st.sampled_from(["float32", "float64", "complex64", "float16"]))
+def test_any_problem_on_host(
+    host: HostExecutor, planner: Planner, bits: int, case: Case, dtype: str
+) -> None:
+    plan = planner(case.problem(), KERNEL_DTYPES[dtype], case.bias, bits)
+    check_integers(case, dtype, lambda problem, arrays: run_on_host(host, plan, problem, arrays))
+
+
+@KERNELS
+@pytest.mark.parametrize("order", ["reverse", "shuffle"])
+def test_the_order_of_blocks_and_threads_does_not_show(
+    host: HostExecutor, planner: Planner, order: Literal["reverse", "shuffle"]
+) -> None:
+    other = HostExecutor(order=order, seed=5)
+    for case in [*EDGES, ATOMICS]:
+        plan = planner(case.problem(), KERNEL_DTYPES["float32"], case.bias, None)
+
+        def run(problem: Problem, arrays: Arrays, plan: Plan = plan) -> NDArray[Any]:
+            y = run_on_host(other, plan, problem, arrays)
+            if plan.deterministic:
+                assert y.tobytes() == run_on_host(host, plan, problem, arrays).tobytes()
+            return y
+
+        check_normal(case, "float32", run)
+
+
+def test_the_case_of_atomics_has_them() -> None:
+    assert not plan_scatter(ATOMICS.problem(), KERNEL_DTYPES["float32"], True).deterministic
 
 
 @pytest.mark.cuda
