@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -189,32 +190,28 @@ def drawn_cases(draw: st.DrawFn) -> Case:
 Arrays = tuple[NDArray[Any], NDArray[Any], "NDArray[Any] | None"]
 
 
-def integer_data(case: Case, dtype: str, seed: int = 0) -> Arrays:
-    """Return x, weight, bias of small integers, for which every order of summation is exact."""
-    rng = np.random.default_rng(seed)
+def _draw(case: Case, dtype: str, values: Callable[[tuple[int, ...]], NDArray[Any]]) -> Arrays:
     target = numpy_dtype(dtype)
 
     def draw(shape: tuple[int, ...]) -> NDArray[Any]:
-        values = rng.integers(-1, 2, shape).astype(np.float64)
+        drawn = values(shape).astype(np.float64)
         if target.kind == "c":
-            values = values + 1j * rng.integers(-1, 2, shape)
-        return values.astype(target)
+            drawn = drawn + 1j * values(shape)
+        return drawn.astype(target)
 
     return draw(case.x), draw(case.weight), draw(case.bias_shape) if case.bias_shape else None
+
+
+def integer_data(case: Case, dtype: str, seed: int = 0) -> Arrays:
+    """Return x, weight, bias of small integers, for which every order of summation is exact."""
+    rng = np.random.default_rng(seed)
+    return _draw(case, dtype, lambda shape: rng.integers(-1, 2, shape))
 
 
 def normal_data(case: Case, dtype: str, seed: int = 0) -> Arrays:
     """Return x, weight, bias of standard normal values."""
     rng = np.random.default_rng(seed)
-    target = numpy_dtype(dtype)
-
-    def draw(shape: tuple[int, ...]) -> NDArray[Any]:
-        values = rng.standard_normal(shape)
-        if target.kind == "c":
-            values = values + 1j * rng.standard_normal(shape)
-        return values.astype(target)
-
-    return draw(case.x), draw(case.weight), draw(case.bias_shape) if case.bias_shape else None
+    return _draw(case, dtype, rng.standard_normal)
 
 
 def exact_result(case: Case, arrays: Arrays) -> NDArray[Any]:

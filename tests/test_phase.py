@@ -25,18 +25,22 @@ def axes_to_check() -> list[Axis]:
 AXES = axes_to_check()
 
 
+def products(axis: Axis) -> set[tuple[int, int, int]]:
+    """Return every (output, tap, input) that meet, from the definition."""
+    return {
+        (o, k, i)
+        for i in range(axis.input)
+        for k in range(axis.kernel)
+        if 0 <= (o := i * axis.stride + k * axis.dilation - axis.padding) < axis.output
+    }
+
+
 def test_there_are_many() -> None:
     assert len(AXES) > 3000
 
 
 def test_taps_and_inputs_are_those_of_the_definition() -> None:
     for axis in AXES:
-        expected = {
-            (o, k, i)
-            for i in range(axis.input)
-            for k in range(axis.kernel)
-            if 0 <= (o := i * axis.stride + k * axis.dilation - axis.padding) < axis.output
-        }
         found = []
         for index in range(axis.phases):
             phase = axis.phase(index)
@@ -47,7 +51,7 @@ def test_taps_and_inputs_are_those_of_the_definition() -> None:
                 if output < axis.output and 0 <= source < axis.input:
                     found.append((output, tap, source))
         assert len(found) == len(set(found)), axis
-        assert set(found) == expected, axis
+        assert set(found) == products(axis), axis
 
 
 def test_phases_partition_the_outputs() -> None:
