@@ -205,7 +205,9 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
             any |= inside[i];
             offset[i] = position[i].x - tap.x + first_ci * input_volume;
           }
-          if (every) {
+          // Decided for the whole warp: lanes that went different ways would take turns. The block
+          // is made of whole warps, and all of them run this loop.
+          if (__all_sync(0xffffffffu, every)) {
             add_tap<true>(x, offset, inside, channels, input_volume, stage_weight + t, stage_taps,
                           sum);
           } else if (any) {
