@@ -59,7 +59,8 @@ def conv_transpose3d(
     dilation : int or three ints, default 1
         Outputs from one tap of the kernel to the next, at least 1.
     output_size : three ints, or as many as ``x`` has axes, optional
-        The wanted extents of the result; takes the place of ``output_padding``.
+        The wanted extents of the result; takes the place of ``output_padding``. As in torch, batch
+        and channels may stand before them and do not count.
     algorithm : {"auto", "gather", "scatter"}, default "auto"
         The CUDA kernel. On the CPU there is one path, which each of the names selects.
         "scatter" is accepted with ``deterministic=True`` also where it needs atomics.
