@@ -103,8 +103,9 @@ def conv_transpose3d(
     Work is queued on CuPy's current stream, for torch tensors on torch's, and nothing waits for it.
     An operand that is not C-contiguous, or not aligned to its item size, is copied once. Memory
     beyond that and the result: none on CUDA devices, except a float32 array of y's shape for a
-    scatter of 16-bit floats with atomics. On the CPU: twice the weights and 32 MiB, or what one row
-    of the output needs if that is more, and 64 MiB for bfloat16 tensors.
+    scatter of 16-bit floats with atomics. On the CPU: a copy of the weights in the dtype of the sums
+    and 32 MiB, or what one row of the output needs if that is more, and 64 MiB for bfloat16
+    tensors.
 
     References
     ----------

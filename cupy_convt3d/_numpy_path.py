@@ -67,8 +67,8 @@ def conv_transpose3d_numpy(
 
     Notes
     -----
-    Workspace: two copies of ``weight`` in the accumulator dtype, and ``BLOCK_BYTES``, or what one
-    output row needs if that is more.
+    Workspace: the taps of one block, at most one copy of ``weight`` in the accumulator dtype, and
+    ``BLOCK_BYTES``, or what one output row needs if that is more.
     """
     depth, height, width = axes(problem)
     groups, per_group = problem.groups, problem.out_channels_per_group
@@ -76,20 +76,17 @@ def conv_transpose3d_numpy(
     with np.errstate(all="ignore"):
         out[...] = 0 if bias is None else bias[:, None, None, None]
         # (group, kd, kh, ci, co, kw): the taps of a block are a strided slice of axes 1 and 2.
-        kernel = (
-            weight.reshape(groups, -1, per_group, *problem.kernel)
-            .transpose(0, 3, 4, 1, 2, 5)
-            .astype(dtype, order="C")
-        )
+        kernel = weight.reshape(groups, -1, per_group, *problem.kernel).transpose(0, 3, 4, 1, 2, 5)
         for run_d in _runs(depth):
             for run_h in _runs(height):
-                matrix = kernel[:, _taps(depth, run_d), _taps(height, run_h)].reshape(
-                    groups, -1, per_group * width.kernel
-                )
+                taps = kernel[:, _taps(depth, run_d), _taps(height, run_h)]
+                matrix = taps.astype(dtype, order="C").reshape(groups, -1, per_group * width.kernel)
                 for block in _blocks(problem, run_d, run_h, matrix, dtype.itemsize):
                     rows = _output_rows(problem, x, matrix, bias, block, dtype)
                     samples, sub_d, sub_h = block
                     out[samples, :, _outputs(depth, sub_d), _outputs(height, sub_h)] = rows
+                # Before the next taps are copied: one copy at a time.
+                del taps, matrix
 
 
 def _runs(axis: Axis) -> Iterator[Run]:
@@ -215,13 +212,16 @@ def _output_rows(
     )
     rows = np.empty((groups, per_group, n, run_d.outputs, run_h.outputs, width.output), dtype=dtype)
     rows[...] = 0 if bias is None else bias.reshape(groups, per_group, 1, 1, 1, 1)
-    for tap in range(width.kernel):
-        shift = tap * width.dilation - width.padding
-        first = max(0, -(shift // width.stride))
-        last = min(width.input - 1, (width.output - 1 - shift) // width.stride)
+    # One strided addition for each tap, or for each input where these are fewer.
+    terms = column.transpose(0, 1, 3, 4, 5, 2, 6)
+    step, inner_step = width.dilation, width.stride
+    if width.input < width.kernel:
+        terms, step, inner_step = terms.swapaxes(-2, -1), width.stride, width.dilation
+    for j in range(terms.shape[-2]):
+        shift = j * step - width.padding
+        first = max(0, -(shift // inner_step))
+        last = min(terms.shape[-1] - 1, (width.output - 1 - shift) // inner_step)
         if first <= last:
-            reached = slice(
-                first * width.stride + shift, last * width.stride + shift + 1, width.stride
-            )
-            rows[..., reached] += column[:, :, tap, ..., first : last + 1]
+            reached = slice(first * inner_step + shift, last * inner_step + shift + 1, inner_step)
+            rows[..., reached] += terms[..., j, first : last + 1]
     return rows.reshape(-1, *rows.shape[2:]).swapaxes(0, 1)
