@@ -67,8 +67,8 @@ def conv_transpose3d(
     deterministic : bool, default True
         Whether ``"auto"`` must choose a kernel that gives the same bits in every run.
     out : array, optional
-        Where to put the result: C-contiguous, of the result's shape, sharing no memory with the
-        operands.
+        Where to put the result: C-contiguous, of the result's shape and dtype, outside the ranges
+        of memory of the operands; on CUDA devices aligned to its item size.
 
     Returns
     -------
@@ -90,8 +90,9 @@ def conv_transpose3d(
 
     Notes
     -----
-    16-bit floats are summed in float32 and rounded once. On CUDA devices float32 subnormals count
-    as 0.
+    16-bit floats are summed in float32 and rounded once. On CUDA devices subnormals of float32,
+    complex64 and bfloat16 count as 0, and complex products are four real ones; on the CPU BLAS
+    decides, also what a product of complex infinities is.
 
     Outputs that no input reaches hold the bias exactly, and padding is never multiplied: an
     infinite weight reaches only the outputs that have a product with it.
@@ -103,9 +104,9 @@ def conv_transpose3d(
     Work is queued on CuPy's current stream, for torch tensors on torch's, and nothing waits for it.
     An operand that is not C-contiguous, or not aligned to its item size, is copied once. Memory
     beyond that and the result: none on CUDA devices, except a float32 array of y's shape for a
-    scatter of 16-bit floats with atomics. On the CPU: a copy of the weights in the dtype of the sums
-    and 32 MiB, or what one row of the output needs if that is more, and 64 MiB for bfloat16
-    tensors.
+    scatter of 16-bit floats with atomics. On the CPU: a copy of the weights in the dtype of the
+    sums and 32 MiB, or what one row of the output needs if that is more. bfloat16 tensors without
+    ml_dtypes take float32 copies of the weights and of 64 MiB of samples, or of one sample.
 
     References
     ----------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,12 +43,11 @@ def kernel_dtype(dtype: Any, name: str) -> KernelDtype:
     except KeyError:
         pass
     supported = ", ".join(DTYPES)
-    if text.startswith((">", "<")):
+    if re.fullmatch(r"[<>][fc]\d+", text):
         raise TypeError(
             f"{name} must be in the machine's byte order and have one of the dtypes {supported}, "
-            f"got {dtype}: convert it first, for example {name}.astype('float32')"
+            f"got {dtype}: convert it first"
         )
     raise TypeError(
-        f"{name} must have one of the dtypes {supported}, got {dtype}: convert it first, "
-        "for example to float32"
+        f"{name} must have one of the dtypes {supported}, got {dtype}: convert it first"
     )

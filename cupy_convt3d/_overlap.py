@@ -28,7 +28,7 @@ def check_no_overlap(out: tuple[int, int], operands: dict[str, tuple[int, int]])
     """Raise ValueError if the bytes [begin, end) of ``out`` meet those of an operand."""
     for name, (begin, end) in operands.items():
         if out[0] < end and begin < out[1]:
-            raise ValueError(f"out must not share memory with {name}")
+            raise ValueError(f"out must not lie in the range of memory of {name}")
 
 
 def byte_range(

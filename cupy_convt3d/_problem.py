@@ -81,7 +81,7 @@ def triple(value: Any, name: str) -> Triple:
         return value, value, value
     if type(value) is tuple and len(value) == 3 and all(type(v) is int for v in value):
         return value
-    if isinstance(value, str):
+    if isinstance(value, (str, bytes, bytearray)):
         hint = ""
         if name == "padding":
             hint = "; padding='same' is not defined here: pass numbers, or output_size"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -38,8 +39,11 @@ def run_torch(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> A
         )
     if x.is_cuda:
         return _run_cuda(torch, x, weight, bias, out, y_shape, dtype, settings)
-    y = torch.empty(y_shape, dtype=x.dtype) if out is None else out
+    y = torch.empty(y_shape, dtype=x.dtype, device=x.device) if out is None else out
     _run_cpu(torch, problem, x, weight, bias, y)
+    if out is not None:
+        # So that a graph that saved the old values refuses to use them.
+        torch.autograd.graph.increment_version(out)
     return y
 
 
@@ -52,11 +56,36 @@ def _check_tensors(torch: Any, tensors: dict[str, Any]) -> None:
             raise ValueError(f"{name} must be on the CPU or a CUDA device, got {tensor.device}")
         if tensor.device != device:
             raise ValueError(f"{name} must be on the device of x, {device}, got {tensor.device}")
-        if tensor.requires_grad and torch.is_grad_enabled():
+        _check_memory(torch, tensor, name)
+        forward = torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None
+        if forward or (tensor.requires_grad and torch.is_grad_enabled()):
             raise ValueError(
                 f"{name} must not require gradients, which are not recorded here: pass "
                 f"{name}.detach(), or call inside torch.no_grad()"
             )
+    out = tensors.get("out")
+    if out is not None and (out.is_conj() or out.is_neg()):
+        raise ValueError("out must not be a lazily conjugated or negated view")
+    # A trace would keep the allocation of the result and nothing of the computation.
+    proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    if torch.jit.is_tracing() or (proxies is not None and proxies.get_proxy_mode() is not None):
+        raise TypeError("x must not be a tensor that is being traced: the trace would be wrong")
+
+
+def _check_memory(torch: Any, tensor: Any, name: str) -> None:
+    """Refuse tensors without memory of their own: nested, fake, zero, and those of transforms."""
+    fake = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if not tensor.is_nested and not fake:
+        try:
+            address = tensor.data_ptr()
+        except RuntimeError:
+            address = 0
+        if address or tensor.numel() == 0:
+            return
+    raise TypeError(
+        f"{name} must be a tensor with memory of its own, got a {type(tensor).__name__} without: "
+        "nested and fake tensors, torch.func transforms and torch.export are not supported"
+    )
 
 
 def _run_cpu(torch: Any, problem: Problem, x: Any, weight: Any, bias: Any, y: Any) -> None:
@@ -69,7 +98,22 @@ def _run_cpu(torch: Any, problem: Problem, x: Any, weight: Any, bias: Any, y: An
         bias_array = None if bias is None else bias.numpy()
         conv_transpose3d_numpy(problem, x.numpy(), weight.numpy(), bias_array, y.numpy())
         return
-    # NumPy has no bfloat16 of its own: a few samples at a time go through float32.
+    try:
+        import ml_dtypes
+    except ImportError:
+        _run_bfloat16_through_float32(torch, problem, x, weight, bias, y)
+        return
+    views = [
+        None if t is None else t.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        for t in (x, weight, bias, y)
+    ]
+    conv_transpose3d_numpy(problem, *views)  # type: ignore[arg-type]
+
+
+def _run_bfloat16_through_float32(
+    torch: Any, problem: Problem, x: Any, weight: Any, bias: Any, y: Any
+) -> None:
+    """Run bfloat16 tensors without ml_dtypes, by float32 copies of a few samples at a time."""
     weight = weight.float().numpy()
     bias = None if bias is None else bias.float().numpy()
     bytes_per_sample = 4 * (x[0].numel() + y[0].numel()) if problem.batch else 1
@@ -117,6 +161,8 @@ def _run_cuda(
             "workspace": torch.empty(bound.workspace_bytes, dtype=torch.uint8, device=x.device),
         }
         bound.run({role: t if t is None else np.uintp(t.data_ptr()) for role, t in tensors.items()})
+    if out is not None:
+        torch.autograd.graph.increment_version(out)
     return y
 
 

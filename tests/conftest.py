@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from tests.host.compiler import HostCompilerError, find_compiler
 from tests.host.executor import HostExecutor
 from tests.variants import kernel_variants
 
@@ -39,6 +40,14 @@ if DEVICES:
 
     # One allocation per array: a pool would hide an access beyond an array inside its neighbour.
     cupy.cuda.set_allocator(None)
+
+
+def pytest_sessionstart() -> None:
+    """Say once that the compiler is missing, rather than in every test of a kernel."""
+    try:
+        find_compiler()
+    except HostCompilerError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

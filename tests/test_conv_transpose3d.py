@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cupy_convt3d import conv_transpose3d
+from cupy_convt3d import _run_torch, conv_transpose3d
 from tests.libraries import CUPY, LIBRARIES, NUMPY, Library, from_torch, to_torch
 from tests.problems import (
     DTYPES,
@@ -336,10 +337,10 @@ def test_unusable_out(library: Library) -> None:
         conv_transpose3d(x, weight, out=make((1, 2, 3, 3, 3), "float64"))
     with pytest.raises(ValueError, match="out must be C-contiguous"):
         conv_transpose3d(x, weight, out=make((1, 2, 3, 3, 6))[..., ::2])
-    with pytest.raises(ValueError, match="out must not share memory with x"):
+    with pytest.raises(ValueError, match="out must not lie in the range of memory of x"):
         conv_transpose3d(x, weight, out=x)
     both = make((2, 2, 3, 3, 3))
-    with pytest.raises(ValueError, match="out must not share memory with x"):
+    with pytest.raises(ValueError, match="out must not lie in the range of memory of x"):
         conv_transpose3d(both[:1], weight, out=both.reshape(-1)[1:55].reshape(1, 2, 3, 3, 3))
     y = conv_transpose3d(both[:1], weight, out=both[1:])
     assert library.read(y).shape == (1, 2, 3, 3, 3)
@@ -484,3 +485,71 @@ def test_bfloat16_tensors_need_no_ml_dtypes() -> None:
     )
     assert y.dtype == torch.bfloat16
     np.testing.assert_allclose(from_torch(y), exact.numpy(), rtol=2**-8, atol=1e-5)
+
+
+def test_bfloat16_tensors_through_float32_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case("bf16", (5, 3, 3, 4, 5), (3, 4, 2, 3, 2), True, 2)
+    operands = [to_torch(a) for a in normal_data(case, "bfloat16")]
+    expected = conv_transpose3d(*operands, 2)
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    monkeypatch.setattr(_run_torch, "BFLOAT16_COPIES", 2000)
+    torch.testing.assert_close(conv_transpose3d(*operands, 2), expected, rtol=2**-7, atol=1e-6)
+
+
+def test_out_tells_autograd_that_it_changed() -> None:
+    a = torch.ones((1, 2, 4, 4, 4), requires_grad=True)
+    saved = torch.full((1, 2, 4, 4, 4), 3.0)
+    loss = (a * saved).sum()
+    conv_transpose3d(torch.ones((1, 2, 3, 3, 3)), torch.ones((2, 2, 2, 2, 2)), out=saved)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_default_device_does_not_matter() -> None:
+    x = torch.ones((1, 1, 2, 2, 2))
+    torch.set_default_device("meta")
+    try:
+        y = conv_transpose3d(x, x)
+    finally:
+        torch.set_default_device(None)
+    assert y.device == x.device
+    assert y.sum() == 64
+
+
+# torch's own forward mode compiles its formulas by a function that torch has deprecated.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_forward_mode_derivatives_are_refused() -> None:
+    x = torch.ones((1, 1, 2, 2, 2))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        with pytest.raises(ValueError, match="x must not require gradients"):
+            conv_transpose3d(dual, x)
+
+
+def test_traces_and_transforms_are_refused() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x = torch.ones((1, 1, 2, 2, 2))
+    with pytest.raises(TypeError, match="being traced"):
+        make_fx(lambda a: conv_transpose3d(a, x))(x)
+    with pytest.raises(TypeError, match="must be a tensor with memory of its own"):
+        torch.vmap(lambda a: conv_transpose3d(a, x))(x[None])
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(x)
+    with pytest.raises(TypeError, match="x must be a tensor with memory of its own, got a FakeTen"):
+        conv_transpose3d(fake, fake)
+    with pytest.raises(TypeError, match="x must be a tensor with memory of its own"):
+        conv_transpose3d(torch._efficientzerotensor(x.shape), x)
+
+
+def test_out_that_is_a_lazy_view() -> None:
+    x = torch.ones((1, 1, 2, 2, 2), dtype=torch.complex64)
+    with pytest.raises(ValueError, match="out must not be a lazily conjugated or negated view"):
+        conv_transpose3d(x, x[..., :1, :1, :1], out=torch.empty_like(x).conj())
+
+
+def test_strings_have_no_byte_order() -> None:
+    x = np.full((1, 1, 1, 1, 1), "abc")
+    with pytest.raises(TypeError, match="x must have one of the dtypes"):
+        conv_transpose3d(x, x)
