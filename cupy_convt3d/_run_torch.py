@@ -42,8 +42,7 @@ def run_torch(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> A
     y = torch.empty(y_shape, dtype=x.dtype, device=x.device) if out is None else out
     _run_cpu(torch, problem, x, weight, bias, y)
     if out is not None:
-        # So that a graph that saved the old values refuses to use them.
-        torch.autograd.graph.increment_version(out)
+        _tell_autograd(torch, out)
     return y
 
 
@@ -86,6 +85,12 @@ def _check_memory(torch: Any, tensor: Any, name: str) -> None:
         f"{name} must be a tensor with memory of its own, got a {type(tensor).__name__} without: "
         "nested and fake tensors, torch.func transforms and torch.export are not supported"
     )
+
+
+def _tell_autograd(torch: Any, out: Any) -> None:
+    """Count a change of ``out``, so that a graph that saved its old values refuses to use them."""
+    if not out.is_inference():
+        torch.autograd.graph.increment_version(out)
 
 
 def _run_cpu(torch: Any, problem: Problem, x: Any, weight: Any, bias: Any, y: Any) -> None:
@@ -162,7 +167,7 @@ def _run_cuda(
         }
         bound.run({role: t if t is None else np.uintp(t.data_ptr()) for role, t in tensors.items()})
     if out is not None:
-        torch.autograd.graph.increment_version(out)
+        _tell_autograd(torch, out)
     return y
 
 

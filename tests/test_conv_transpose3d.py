@@ -505,6 +505,14 @@ def test_out_tells_autograd_that_it_changed() -> None:
         loss.backward()
 
 
+def test_out_in_inference_mode() -> None:
+    x = torch.ones((1, 1, 2, 2, 2))
+    with torch.inference_mode():
+        out = torch.zeros((1, 1, 3, 3, 3))
+        assert conv_transpose3d(x, x, out=out) is out
+    assert out.sum() == 64
+
+
 def test_a_default_device_does_not_matter() -> None:
     x = torch.ones((1, 1, 2, 2, 2))
     torch.set_default_device("meta")
