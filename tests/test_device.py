@@ -100,7 +100,7 @@ def test_arrays_of_another_device_than_the_current_one(algorithm: str) -> None:
 def test_arrays_of_two_devices_are_refused() -> None:
     import cupy
 
-    x, weight, bias = device_data()
+    x, _, bias = device_data()
     with cupy.cuda.Device(1):
         far = cupy.asarray(integer_data(CASE, "float32")[1])
     with pytest.raises(ValueError, match="weight must be on the device of x, 0, got device 1"):
