@@ -13,7 +13,7 @@ from cupy_convt3d._params import PARAMS
 
 #: What a kernel's pointer parameter points to. ``bias`` may be absent: then a null pointer is
 #: passed.
-Role = Literal["x", "weight", "bias", "y", "workspace"]
+Role = Literal["x", "weight", "bias", "y", "workspace", "packed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,17 @@ class Plan:
     """The launches of one call, in order, and the scratch memory they share.
 
     ``workspace_bytes`` is 0 where none is needed. ``deterministic`` says that two runs on the same
-    data give the same bits.
+    data give the same bits. ``packing`` are launches that go before the others and depend on the
+    weights alone: they fill ``packed``, of ``packed_bytes``, and need not be repeated while the
+    weights stay the same.
     """
 
     algorithm: str
     launches: tuple[Launch, ...]
     workspace_bytes: int
     deterministic: bool
+    packing: tuple[Launch, ...] = ()
+    packed_bytes: int = 0
 
 
 def launch_params(params: np.void) -> NDArray[Any]:

@@ -10,6 +10,7 @@ from cupy_convt3d._call import Settings, Shape, check_dtypes, checked_problem
 from cupy_convt3d._dtypes import KernelDtype
 from cupy_convt3d._launch import BoundPlan
 from cupy_convt3d._overlap import byte_range, check_no_overlap, check_out
+from cupy_convt3d._plan import Role
 
 
 def run_cupy(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> Any:
@@ -51,15 +52,17 @@ def _run(
     bias_shape = None if bias is None else bias.shape
     bound = bound_plan(x.shape, weight.shape, bias_shape, dtype, settings, device)
     workspace = cupy.empty(bound.workspace_bytes, dtype="u1") if bound.workspace_bytes else None
-    bound.run(
-        {
-            "x": _dense(cupy, x, "x", dtype.itemsize),
-            "weight": _dense(cupy, weight, "weight", dtype.itemsize),
-            "bias": None if bias is None else _dense(cupy, bias, "bias", dtype.itemsize),
-            "y": y,
-            "workspace": workspace,
-        }
-    )
+    arrays: dict[Role, Any] = {
+        "x": _dense(cupy, x, "x", dtype.itemsize),
+        "weight": _dense(cupy, weight, "weight", dtype.itemsize),
+        "bias": None if bias is None else _dense(cupy, bias, "bias", dtype.itemsize),
+        "y": y,
+        "workspace": workspace,
+    }
+    if bound.packed_bytes:
+        arrays["packed"] = cupy.empty(bound.packed_bytes, dtype="u1")
+        bound.pack(arrays)
+    bound.run(arrays)
     return y
 
 

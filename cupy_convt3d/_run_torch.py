@@ -164,8 +164,13 @@ def _run_cuda(
             "bias": None if bias is None else _dense(bias, dtype.itemsize),
             "y": y,
             "workspace": torch.empty(bound.workspace_bytes, dtype=torch.uint8, device=x.device),
+            "packed": torch.empty(bound.packed_bytes, dtype=torch.uint8, device=x.device),
         }
-        bound.run({role: t if t is None else np.uintp(t.data_ptr()) for role, t in tensors.items()})
+        addresses: dict[Role, Any] = {
+            role: t if t is None else np.uintp(t.data_ptr()) for role, t in tensors.items()
+        }
+        bound.pack(addresses)
+        bound.run(addresses)
     if out is not None:
         _tell_autograd(torch, out)
     return y

@@ -43,8 +43,11 @@ def run_on_device(plan: Plan, problem: Problem, arrays: Arrays) -> NDArray[Any]:
         "bias": None if bias is None else cupy.asarray(bias),
         "y": y,
         "workspace": cupy.full(plan.workspace_bytes, 255, dtype=cupy.uint8),
+        "packed": cupy.full(plan.packed_bytes, 255, dtype=cupy.uint8),
     }
-    BoundPlan(plan, cupy.cuda.runtime.getDevice()).run(device_arrays)
+    bound = BoundPlan(plan, cupy.cuda.runtime.getDevice())
+    bound.pack(device_arrays)
+    bound.run(device_arrays)
     cupy.cuda.runtime.deviceSynchronize()
     before = {"x": x, "weight": weight, "bias": bias}
     for role, array in before.items():

@@ -123,7 +123,7 @@ class HostExecutor:
         plan : Plan
             The launches.
         arrays : mapping of str to ndarray or None
-            A C-contiguous array for each role but ``workspace``; None passes a null pointer. All
+            A C-contiguous array for each role but ``workspace`` and ``packed``; None passes a null pointer. All
             but ``x``, ``weight`` and ``bias`` are overwritten with what the kernels left there.
 
         Raises
@@ -143,12 +143,13 @@ class HostExecutor:
             role: GuardedBuffer.copy_of(array, number)
             for number, (role, array) in enumerate(present.items(), start=1)
         }
-        buffers["workspace"] = GuardedBuffer(plan.workspace_bytes, len(buffers) + 1)
+        for role, size in (("workspace", plan.workspace_bytes), ("packed", plan.packed_bytes)):
+            buffers[role] = GuardedBuffer(size, len(buffers) + 1)
         pointers = {
             **dict.fromkeys(arrays),
             **{role: buffer.address for role, buffer in buffers.items()},
         }
-        for launch in plan.launches:
+        for launch in (*plan.packing, *plan.launches):
             self._launch(launch, pointers)
             _check_memory(launch.kernel, buffers, present)
         for role, array in present.items():
