@@ -123,8 +123,9 @@ class HostExecutor:
         plan : Plan
             The launches.
         arrays : mapping of str to ndarray or None
-            A C-contiguous array for each role but ``workspace`` and ``packed``; None passes a null pointer. All
-            but ``x``, ``weight`` and ``bias`` are overwritten with what the kernels left there.
+            A C-contiguous array for each role but ``workspace`` and ``packed``; None passes a
+            null pointer. All but ``x``, ``weight`` and ``bias`` are overwritten with what the
+            kernels left there.
 
         Raises
         ------
