@@ -38,6 +38,34 @@ AXIS_PARAMS = np.dtype(
     align=True,
 )
 
+GEMM_PARAMS = np.dtype(
+    [
+        ("co_tile", FAST_DIVMOD),
+        ("m_tiles", np.int64),
+        ("warps_m", np.int64),
+        ("row_tiles", FAST_DIVMOD),
+        ("tile_h", FAST_DIVMOD),
+        ("segment", FAST_DIVMOD),
+        ("stage_steps", np.int64),
+        ("stage_taps_h", np.int64),
+        ("stages", np.int64),
+        ("stage_bytes", np.int64),
+        ("stage_weights", np.int64),
+        ("stage_rows_h", FAST_DIVMOD),
+        ("row_copies", FAST_DIVMOD),
+        ("copies", FAST_DIVMOD),
+        ("copy_elements", np.int64),
+        ("channel_pitch", np.int64),
+        ("pass_rows", FAST_DIVMOD),
+        ("product_pitch", np.int64),
+        ("sums", np.int64),
+        ("stride_w", FAST_DIVMOD),
+        ("gcd_w", FAST_DIVMOD),
+        ("tap_step_w", FAST_DIVMOD),
+    ],
+    align=True,
+)
+
 PARAMS = np.dtype(
     [
         ("axis", AXIS_PARAMS, (3,)),
@@ -53,6 +81,7 @@ PARAMS = np.dtype(
         ("owns_output", np.int64),
         ("plane", np.int64),
         ("plane_chunk", np.int64),
+        ("gemm", GEMM_PARAMS),
     ],
     align=True,
 )

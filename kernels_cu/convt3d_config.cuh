@@ -2,7 +2,9 @@
 //
 // Options: CONVT3D_DTYPE (0 float16, 1 bfloat16, 2 float32, 3 float64, 4 complex64, 5 complex128),
 // CONVT3D_INDEX_BITS (32 or 64), CONVT3D_TILE_CO, CONVT3D_TILE_TAPS and CONVT3D_TILE_POSITIONS (the
-// register tile of one thread), CONVT3D_PARAMS_SIZE (bytes of Params, as Python counts them).
+// register tile of one thread), CONVT3D_MATH (how tensor cores multiply, tensor_core.cuh),
+// CONVT3D_WARP_M_TILES and CONVT3D_WARP_N_TILES (16 x 8 tiles of sums of one warp),
+// CONVT3D_PARAMS_SIZE (bytes of Params, as Python counts them).
 #pragma once
 
 #ifndef CONVT3D_DTYPE
@@ -19,6 +21,15 @@
 #endif
 #ifndef CONVT3D_TILE_POSITIONS
 #define CONVT3D_TILE_POSITIONS 4
+#endif
+#ifndef CONVT3D_MATH
+#define CONVT3D_MATH 3
+#endif
+#ifndef CONVT3D_WARP_M_TILES
+#define CONVT3D_WARP_M_TILES 2
+#endif
+#ifndef CONVT3D_WARP_N_TILES
+#define CONVT3D_WARP_N_TILES 4
 #endif
 
 /// Picks one of two types at compile time.
@@ -39,5 +50,7 @@ using UnsignedIndex = Choose<CONVT3D_INDEX_BITS == 32, unsigned, unsigned long l
 constexpr int kTileCo = CONVT3D_TILE_CO;
 constexpr int kTileTaps = CONVT3D_TILE_TAPS;
 constexpr int kTilePositions = CONVT3D_TILE_POSITIONS;
+constexpr int kWarpMTiles = CONVT3D_WARP_M_TILES;
+constexpr int kWarpNTiles = CONVT3D_WARP_N_TILES;
 /// Threads of a block at most; also what __launch_bounds__ promises the compiler.
 constexpr int kMaxThreads = 256;

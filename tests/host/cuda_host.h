@@ -11,6 +11,7 @@
 #include "shared_memory.h"
 #include "thread_block.h"
 #include "vector_types.h"
+#include "warp_matrix.h"
 
 #define __global__
 #define __device__

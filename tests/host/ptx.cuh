@@ -37,3 +37,88 @@ inline unsigned short float_to_half_bits(float value) {
   const unsigned rounded = (magnitude + 0xfffu + lowest_kept) >> 13;
   return static_cast<unsigned short>(sign | (rounded - ((127 - 15) << 10)));
 }
+
+/// Rounds a float to the nearest tf32 (11 bits of significand), ties away from zero.
+inline unsigned float_to_tf32(float value) {
+  const unsigned bits = __float_as_uint(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fffffffu;
+  if ((bits & 0x7fffffffu) == 0x7f800000u) return bits;
+  return (bits + 0x1000u) & ~0x1fffu;
+}
+
+/// Rounds a float to the nearest bfloat16, ties to even.
+inline unsigned float_to_bfloat16(float value) {
+  const unsigned bits = __float_as_uint(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fffu;
+  return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+}
+
+inline unsigned floats_to_bfloat16x2(float low, float high) {
+  return float_to_bfloat16(low) | float_to_bfloat16(high) << 16;
+}
+
+// Asynchronous copies are done at once: the weakest thing that a device may do to a kernel that
+// waits for them too late is left to the device itself.
+
+template <int kBytes>
+inline void copy_async(void* target, const void* source, bool exists) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "cp.async copies 4, 8 or 16 bytes");
+  // Stops the run like the misaligned address that a device reports.
+  if (reinterpret_cast<uintptr_t>(target) % kBytes ||
+      reinterpret_cast<uintptr_t>(source) % kBytes) {
+    __builtin_trap();
+  }
+  if (exists) {
+    std::memcpy(target, source, kBytes);
+  } else {
+    std::memset(target, 0, kBytes);
+  }
+}
+
+inline void commit_copies() {}
+
+template <int kPending>
+inline void wait_for_copies() {}
+
+inline void mma_float16(float (&sum)[4], uint4 a, const unsigned (&b)[2]) {
+  host::mma<16, 2>(sum, a, b, [](unsigned bits, int place) {
+    return static_cast<double>(
+        half_bits_to_float(static_cast<unsigned short>(bits >> (16 * place))));
+  });
+}
+
+inline void mma_bfloat16(float (&sum)[4], uint4 a, const unsigned (&b)[2]) {
+  host::mma<16, 2>(sum, a, b, [](unsigned bits, int place) {
+    return static_cast<double>(__uint_as_float(bits >> (16 * place) << 16));
+  });
+}
+
+inline void mma_tf32(float (&sum)[4], uint4 a, const unsigned (&b)[2]) {
+  host::mma<8, 1>(sum, a, b, [](unsigned bits, int) {
+    return static_cast<double>(__uint_as_float(bits & ~0x1fffu));
+  });
+}
+
+inline void mma_float64(double& sum0, double& sum1, double a, double b) {
+  const double own[2] = {a, b};
+  const host::WarpView<double[2]> warp(&own);
+  const int g = threadIdx.x % 32 / 4;
+  const int t = threadIdx.x % 4;
+  for (int k = 0; k < 4; ++k) {
+    sum0 = __builtin_fma(warp[4 * g + k][0], warp[4 * (2 * t) + k][1], sum0);
+    sum1 = __builtin_fma(warp[4 * g + k][0], warp[4 * (2 * t + 1) + k][1], sum1);
+  }
+}
+
+inline void load_matrices_transposed(unsigned (&matrix)[4], const void* row) {
+  if (reinterpret_cast<uintptr_t>(row) % 16) __builtin_trap();
+  const auto* own = static_cast<const unsigned short*>(row);
+  const host::WarpView<const unsigned short*> warp(&own);
+  const int g = threadIdx.x % 32 / 4;
+  const int t = threadIdx.x % 4;
+  for (int i = 0; i < 4; ++i) {
+    const unsigned low = warp[8 * i + 2 * t][g];
+    const unsigned high = warp[8 * i + 2 * t + 1][g];
+    matrix[i] = low | high << 16;
+  }
+}

@@ -1,0 +1,390 @@
+"""The launches of ``kernels_cu/convt3d_implicit_gemm.cu``: tiles, stages and shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cupy_convt3d._dtypes import KernelDtype
+from cupy_convt3d._params import INDEX32_LIMIT, common_params, fast_divmod, index_bits
+from cupy_convt3d._phase import Axis, axes
+from cupy_convt3d._plan import Launch, Plan, launch_params, variant_options
+from cupy_convt3d._problem import Problem
+
+#: Channels of a lane's fragment of x that lie in different banks: bytes of a channel's pitch, by
+#: the size of an element, modulo ``BANK_CYCLE``.
+PITCH_BYTES = {2: 16, 4: 32, 8: 32}
+BANK_CYCLE = 128
+
+#: Bytes of a lane's fragment of one 16 x k matrix of weights.
+FRAGMENT_BYTES = 16
+WARP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Math:
+    """One way in which tensor cores multiply (``kernels_cu/tensor_core.cuh``).
+
+    ``step_k`` channels are multiplied by one instruction; split operands have 2 ``parts`` and need
+    3 ``terms``.
+    """
+
+    name: str
+    number: int
+    step_k: int
+    parts: int
+    terms: int
+
+
+FLOAT16 = Math("float16", 0, 16, 1, 1)
+BFLOAT16 = Math("bfloat16", 1, 16, 1, 1)
+TF32 = Math("tf32", 2, 8, 1, 1)
+TF32X3 = Math("tf32x3", 3, 8, 2, 3)
+BF16X3 = Math("bf16x3", 4, 16, 2, 3)
+FLOAT64 = Math("float64", 5, 4, 1, 1)
+
+#: The math of float32 for each precision a caller can ask for.
+PRECISIONS = {"ieee": TF32X3, "bf16x3": BF16X3, "tf32": TF32}
+
+
+def math_of(dtype: KernelDtype, precision: str) -> Math | None:
+    """Return how tensor cores multiply a dtype, or None if they cannot (complex numbers)."""
+    if dtype.name == "float32":
+        return PRECISIONS[precision]
+    return {"float16": FLOAT16, "bfloat16": BFLOAT16, "float64": FLOAT64}.get(dtype.name)
+
+
+@dataclass(frozen=True, slots=True)
+class GemmConfig:
+    """The tiles of the implicit GEMM.
+
+    A block has ``warps_m * warps_n`` warps, each with ``warp_m_tiles`` x ``warp_n_tiles`` tiles of
+    16 x 8 products. It computes ``co_tile`` output channels of ``tile_d * tile_h`` output rows, of
+    each ``segment`` outputs, from ``tile_w`` inputs a row; ``tap_slice`` taps along W at a time.
+    A stage of the pipeline has ``stage_steps`` k steps and ``stage_taps_h`` taps along height;
+    ``stages`` of them are in shared memory. The epilogue sums ``pass_rows`` rows at a time.
+    """
+
+    math: str
+    warp_m_tiles: int
+    warp_n_tiles: int
+    warps_m: int
+    warps_n: int
+    co_tile: int
+    tap_slice: int
+    tile_d: int
+    tile_h: int
+    tile_w: int
+    segment: int
+    stage_steps: int
+    stage_taps_h: int
+    stages: int
+    pass_rows: int
+
+    @property
+    def threads(self) -> int:
+        return WARP * self.warps_m * self.warps_n
+
+    @property
+    def m_tiles(self) -> int:
+        return self.warps_m * self.warp_m_tiles
+
+    @property
+    def rows(self) -> int:
+        return self.tile_d * self.tile_h
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLayout:
+    """Bytes and pitches of the dynamic shared memory of one configuration."""
+
+    channel_pitch: int
+    stage_weights: int
+    stage_bytes: int
+    product_pitch: int
+    sums: int
+    total: int
+
+
+def shared_layout(problem: Problem, dtype: KernelDtype, config: GemmConfig) -> SharedLayout:
+    """Return where things are in shared memory: the stages, then in their place the products."""
+    math = MATHS[config.math]
+    height = axes(problem)[1]
+    rows_h = config.tile_h + (config.stage_taps_h - 1) * height.input_step
+    row = config.tile_w * dtype.itemsize
+    channel = _padded(config.tile_d * rows_h * row, PITCH_BYTES[dtype.itemsize])
+    stage_weights = config.stage_steps * math.step_k * channel
+    fragments = config.m_tiles * math.parts * WARP * FRAGMENT_BYTES
+    stage_bytes = stage_weights + config.stage_steps * config.stage_taps_h * fragments
+    # Pairs of products are stored by lanes 4g + t at row g and column 2t.
+    product = _padded(config.pass_rows * config.tile_w * dtype.accumulator_bytes, 32)
+    sums = max(config.stages * stage_bytes, 16 * config.m_tiles * product)
+    total = sums
+    if config.tap_slice < problem.kernel[2]:
+        total += config.co_tile * config.rows * config.segment * dtype.accumulator_bytes
+    return SharedLayout(
+        channel // dtype.itemsize,
+        stage_weights,
+        stage_bytes,
+        product // dtype.accumulator_bytes,
+        sums,
+        total,
+    )
+
+
+MATHS = {math.name: math for math in (FLOAT16, BFLOAT16, TF32, TF32X3, BF16X3, FLOAT64)}
+
+
+def _padded(size: int, residue: int) -> int:
+    """Return the smallest number from ``size`` on that is ``residue`` modulo ``BANK_CYCLE``."""
+    return size + (residue - size) % BANK_CYCLE
+
+
+def inputs_of_segment(axis: Axis, segment: int, tap_slice: int) -> int:
+    """Return how many inputs along W a block must hold for any segment of that many outputs."""
+    if segment >= axis.output and tap_slice >= axis.kernel:
+        return _up_to_8(axis.input)
+    span = (segment - 1 + (tap_slice - 1) * axis.dilation) // axis.stride + 2
+    # The first input is moved down to a multiple of 8.
+    return min(_up_to_8(span + 7), _up_to_8(axis.input))
+
+
+def _up_to_8(count: int) -> int:
+    return -(-count // 8) * 8
+
+
+def fit_config(
+    problem: Problem,
+    dtype: KernelDtype,
+    math: Math,
+    warp_tiles: tuple[int, int],
+    warps: tuple[int, int],
+    shared_bytes: int,
+    stages: int = 3,
+    stage_steps: int = 1,
+) -> GemmConfig | None:
+    """Return the configuration of these warps that suits a problem best, or None if none fits.
+
+    Parameters
+    ----------
+    warp_tiles : (int, int)
+        Tiles of 16 x 8 products of a warp, along m and n.
+    warps : (int, int)
+        Warps of a block along m and n.
+    shared_bytes : int
+        What a block may use.
+    stages, stage_steps : int
+        Buffers of the pipeline, k steps in each.
+    """
+    depth, height, width = axes(problem)
+    gemm_m = 16 * warp_tiles[0] * warps[0]
+    n_tiles = warp_tiles[1] * warps[1]
+
+    tap_slice = min(width.kernel, gemm_m)
+    while True:
+        segments = 1
+        while (
+            inputs_of_segment(width, segment := -(-width.output // segments), tap_slice)
+            > 8 * n_tiles
+            and segment > 1
+        ):
+            # One segment more, or as many as the inputs that are too many ask for.
+            excess = inputs_of_segment(width, segment, tap_slice) // (8 * n_tiles)
+            segments = max(segments + 1, segments * excess // 2)
+        if inputs_of_segment(width, segment, tap_slice) <= 8 * n_tiles:
+            break
+        # Taps so far apart that the inputs between them do not fit: fewer taps at a time.
+        tap_slice = -(-tap_slice // 2)
+    tile_w = inputs_of_segment(width, segment, tap_slice)
+
+    most_co = min(problem.out_channels_per_group, gemm_m // tap_slice)
+    co_tile = _even_share(problem.out_channels_per_group, most_co)
+    rows = n_tiles // (tile_w // 8)
+    tile_h = _even_share(height.positions, min(rows, height.positions))
+    tile_d = _even_share(depth.positions, min(rows // tile_h, depth.positions))
+    config = GemmConfig(
+        math.name,
+        *warp_tiles,
+        *warps,
+        co_tile,
+        tap_slice,
+        tile_d,
+        tile_h,
+        tile_w,
+        segment,
+        stage_steps,
+        height.most_taps,
+        stages,
+        1,
+    )
+
+    def size(config: GemmConfig) -> int:
+        return shared_layout(problem, dtype, config).total
+
+    if height.input_step > tile_h:
+        # Rows between those of two taps would be loaded for nothing.
+        config = replace(config, stage_taps_h=1)
+    while size(config) > shared_bytes and config.stage_taps_h > 1:
+        config = replace(config, stage_taps_h=-(-config.stage_taps_h // 2))
+    while size(config) > shared_bytes and config.stages > 2:
+        config = replace(config, stages=config.stages - 1)
+    if size(config) > shared_bytes:
+        return None
+    for pass_rows in range(config.rows, 1, -1):
+        trial = replace(config, pass_rows=_even_share(config.rows, pass_rows))
+        if size(trial) <= max(shared_bytes, size(config)):
+            return trial
+    return config
+
+
+def _even_share(total: int, most: int) -> int:
+    """Return the size of the parts, of at most ``most``, that ``total`` is evenly cut into."""
+    parts = -(-total // most)
+    return -(-total // parts)
+
+
+def plan_implicit_gemm(
+    problem: Problem,
+    dtype: KernelDtype,
+    has_bias: bool,
+    config: GemmConfig,
+    bits: int | None = None,
+    alignment: int = 16,
+) -> Plan:
+    """Return the plan of the implicit GEMM with the tiles of ``config``.
+
+    Parameters
+    ----------
+    bits : int, optional
+        Forces the index width (tests do).
+    alignment : int
+        What the address of x is known to be a multiple of, in bytes.
+    """
+    math = MATHS[config.math]
+    depth, height, width = axes(problem)
+    layout = shared_layout(problem, dtype, config)
+    co_tiles = -(-problem.out_channels_per_group // config.co_tile)
+    slices = -(-width.kernel // config.tap_slice)
+    k_steps = -(-problem.in_channels_per_group // math.step_k)
+    segments = -(-width.output // config.segment)
+    d_tiles = -(-depth.positions // config.tile_d)
+    h_tiles = -(-height.positions // config.tile_h)
+    tiles = (
+        problem.batch
+        * problem.groups
+        * co_tiles
+        * segments
+        * d_tiles
+        * h_tiles
+        * depth.phases
+        * height.phases
+    )
+    fragments = (
+        problem.groups
+        * co_tiles
+        * slices
+        * depth.kernel
+        * height.kernel
+        * k_steps
+        * config.m_tiles
+        * WARP
+    )
+    unit = copy_bytes(problem, dtype, alignment)
+    rows_h = config.tile_h + (config.stage_taps_h - 1) * height.input_step
+
+    params = common_params(problem, has_bias)
+    for axis, tile, count in zip(
+        params["axis"],
+        (config.tile_d, config.tile_h, config.tile_w),
+        (d_tiles, h_tiles, segments),
+        strict=True,
+    ):
+        axis["tile"] = tile
+        axis["tiles"] = count
+    params["axis"][2]["tap_slice"] = config.tap_slice
+    params["axis"][2]["tap_slices"] = slices
+    params["co_tiles"] = co_tiles
+    params["tiles"] = tiles
+    gemm = params["gemm"]
+    row_copies = config.tile_w * dtype.itemsize // unit
+    for name, divisor in (
+        ("co_tile", config.co_tile),
+        ("row_tiles", config.tile_w // 8),
+        ("tile_h", config.tile_h),
+        ("segment", config.segment),
+        ("stage_rows_h", rows_h),
+        ("row_copies", row_copies),
+        ("copies", config.tile_d * rows_h * row_copies),
+        ("pass_rows", config.pass_rows),
+        ("stride_w", width.stride),
+        ("gcd_w", width.gcd),
+        ("tap_step_w", width.tap_step),
+    ):
+        gemm[name] = fast_divmod(divisor)
+    for name, value in (
+        ("m_tiles", config.m_tiles),
+        ("warps_m", config.warps_m),
+        ("stage_steps", config.stage_steps),
+        ("stage_taps_h", config.stage_taps_h),
+        ("stages", config.stages),
+        ("stage_bytes", layout.stage_bytes),
+        ("stage_weights", layout.stage_weights),
+        ("copy_elements", unit // dtype.itemsize),
+        ("channel_pitch", layout.channel_pitch),
+        ("product_pitch", layout.product_pitch),
+        ("sums", layout.sums),
+    ):
+        gemm[name] = value
+
+    if bits is None:
+        bits = index_bits(
+            problem,
+            tiles,
+            fragments,
+            # Products on the way to a tap along W, and to a step of rows that do not exist.
+            width.stride * width.tap_step,
+            (config.rows + depth.output + height.output) * height.input_step,
+        )
+    pack_params = params.copy()
+    pack_params["tiles"] = fragments
+    pack = Launch(
+        kernel="pack_weight",
+        options=variant_options(dtype, bits, CONVT3D_MATH=math.number),
+        grid=min(-(-fragments // 256), INDEX32_LIMIT),
+        block=256,
+        shared_bytes=0,
+        params=launch_params(pack_params),
+        roles=("weight", "packed"),
+    )
+    multiply = Launch(
+        kernel="convt3d_implicit_gemm",
+        options=variant_options(
+            dtype,
+            bits,
+            CONVT3D_MATH=math.number,
+            CONVT3D_WARP_M_TILES=config.warp_m_tiles,
+            CONVT3D_WARP_N_TILES=config.warp_n_tiles,
+        ),
+        grid=min(tiles, INDEX32_LIMIT),
+        block=config.threads,
+        shared_bytes=layout.total,
+        params=launch_params(params),
+        roles=("x", "weight", "packed", "bias", "y"),
+    )
+    return Plan(
+        "implicit_gemm",
+        (multiply,),
+        workspace_bytes=0,
+        deterministic=True,
+        packing=(pack,),
+        packed_bytes=fragments * math.parts * FRAGMENT_BYTES,
+    )
+
+
+def copy_bytes(problem: Problem, dtype: KernelDtype, alignment: int) -> int:
+    """Return the size of the copies of x to shared memory that every row's start allows."""
+    unit = 16
+    while unit > dtype.itemsize and (
+        alignment % unit or problem.input[2] * dtype.itemsize % unit or unit == 8 > dtype.itemsize
+    ):
+        unit //= 2
+    return unit

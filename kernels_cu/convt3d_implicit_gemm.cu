@@ -1,0 +1,448 @@
+// Deterministic transposed convolution on tensor cores: implicit GEMM of whole rows, col2im along
+// W.
+//
+//   y[n, co, o] = bias[co] + sum over taps k, channels ci of x[n, ci, i] * w[ci, co, k],
+//                 o + padding = i*stride + k*dilation on each axis
+//
+// For one output row (n, od, oh), whose taps (kd, kh) follow from its phases (residue_class.cuh):
+//
+//   product[kw, co][i] = sum over (kd, kh, ci) of w[ci, co, kd, kh, kw] * x[n, ci, id, ih, i]
+//   y[n, co, od, oh, ow] = bias[co] + sum over kw of product[kw, co][(ow + padding - kw*dilation) /
+//                          stride]
+//
+// gemm_m = (taps along W) x (output channels), gemm_n = inputs along W, gemm_k = (taps kd, kh of
+// the phase) x (input channels). No product is wasted on a stride or a dilation, and rows of y are
+// written whole.
+//
+//   block  co_tile output channels of one group x a box of output rows of one phase (AxisParams::
+//          tile along depth and height) x a segment of outputs along W, with all inputs it needs
+//   warp   kWarpMTiles x kWarpNTiles tiles of 16 x 8 products; 8 inputs of one row to a tile
+//   stage  stage_steps * kStepK channels, one kd and stage_taps_h kh: the x tile as
+//   [channel][plane]
+//          [row][position], rows shared by neighbouring output rows loaded once, and the packed
+//          weights (pack_weight.cu); `stages` of them in dynamic shared memory, filled by cp.async
+//   epilogue pass_rows output rows at a time: the products go to shared memory as
+//   [kw][co][position],
+//          then consecutive threads sum the taps of consecutive outputs and store them
+//
+// Where the taps along W do not fit one GEMM they are cut into slices, multiplied one after the
+// other; the sums so far wait in shared memory.
+//
+// Determinism: every output is the sum of its taps along W in ascending order, each tap the sum of
+// its stages in order, so results are bit-identical from run to run and for every split of the
+// batch. Where an input does not exist, zeros are multiplied, or nothing; a sum that came out as
+// NaN is computed again from its definition (direct_sum.cuh), so infinities and NaNs are where they
+// would be without tensor cores.
+// Limits: sm_80. Real dtypes. Tiles fit shared memory because Python chooses them so.
+#include <convt3d_params.cuh>
+#include <direct_sum.cuh>
+#include <element.cuh>
+#include <epilogue.cuh>
+#include <residue_class.cuh>
+#include <tensor_core.cuh>
+#include <tile_load.cuh>
+
+/// Output channels that a thread sums at a time in the epilogue.
+constexpr int kSumChannels = 4;
+
+/// Two products of one row, stored together.
+struct alignas(2 * sizeof(Accumulator)) ProductPair {
+  Accumulator value[2];
+};
+
+/// A tap interval [begin, end) of one axis, of those of the phase.
+struct Taps {
+  Index begin;
+  Index end;
+};
+
+/// Returns the taps of a phase that meet an input for at least one of `count` positions from
+/// `first`.
+__device__ inline Taps taps_in_reach(const AxisParams& axis, const Phase& phase, Index first,
+                                     Index count) {
+  Taps taps{0, 0};
+  while (taps.end < phase.taps) {
+    // Tap j meets the inputs from `lowest` to `lowest + count - 1`; later taps meet lower ones.
+    const Index lowest = phase.origin + first - taps.end * static_cast<Index>(axis.input_step);
+    if (lowest + count <= 0) break;
+    ++taps.end;
+    if (lowest >= axis.input) taps.begin = taps.end;
+  }
+  return taps;
+}
+
+/// Which part of gemm_k a stage holds: tap of the phase along depth, channel, taps along height.
+struct StageOfK {
+  Index tap_d;
+  Index channel;
+  Index tap_h;
+
+  __device__ void advance(const Taps& taps_h, Index stage_taps_h, Index stage_channels,
+                          Index in_channels) {
+    tap_h += stage_taps_h;
+    if (tap_h < taps_h.end) return;
+    tap_h = taps_h.begin;
+    channel += stage_channels;
+    if (channel < in_channels) return;
+    channel = 0;
+    ++tap_d;
+  }
+};
+
+/// Adds the products of one term for all tiles of a warp's row of tiles.
+template <int kTerm>
+__device__ inline void add_terms(Accumulator (&sum)[kWarpNTiles][4],
+                                 const uint4 (&weight)[TensorMath::kParts],
+                                 const TensorMath::XFragment (&x)[kWarpNTiles]) {
+  if constexpr (kTerm < TensorMath::kTerms) {
+#pragma unroll
+    for (int n = 0; n < kWarpNTiles; ++n) {
+      TensorMath::add_product<kTerm>(sum[n], weight, x[n]);
+    }
+    add_terms<kTerm + 1>(sum, weight, x);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
+    convt3d_implicit_gemm(const Element* __restrict__ x, const Element* __restrict__ weight,
+                          const uint4* __restrict__ packed, const Element* __restrict__ bias,
+                          Element* __restrict__ y, const __grid_constant__ Params p) {
+  constexpr int kParts = TensorMath::kParts;
+  unsigned char* const shared = dynamic_shared_memory();
+  const GemmParams& gemm = p.gemm;
+
+  const Index in_channels = static_cast<Index>(p.in_channels);
+  const Index out_channels = static_cast<Index>(p.out_channels);
+  const Index groups = static_cast<Index>(p.groups);
+  const Index input_h = static_cast<Index>(p.axis[1].input);
+  const Index input_w = static_cast<Index>(p.axis[2].input);
+  const Index input_volume = static_cast<Index>(p.axis[0].input) * input_h * input_w;
+  const Index output_h = static_cast<Index>(p.axis[1].output);
+  const Index output_w = static_cast<Index>(p.axis[2].output);
+  const Index output_volume = static_cast<Index>(p.axis[0].output) * output_h * output_w;
+  const Index kernel_h = static_cast<Index>(p.axis[1].kernel);
+  const Index stride_w = static_cast<Index>(p.axis[2].stride);
+  const Index dilation_w = static_cast<Index>(p.axis[2].dilation);
+  const Index padding_w = static_cast<Index>(p.axis[2].padding);
+  const Index k_steps = (in_channels + TensorMath::kStepK - 1) / TensorMath::kStepK;
+
+  const int tile_d = static_cast<int>(p.axis[0].tile);
+  const int tile_h = static_cast<int>(p.axis[1].tile);
+  const int tile_w = static_cast<int>(p.axis[2].tile);
+  const int rows = tile_d * tile_h;
+  const int m_tiles = static_cast<int>(gemm.m_tiles);
+  const int stage_steps = static_cast<int>(gemm.stage_steps);
+  const Index stage_channels = stage_steps * TensorMath::kStepK;
+  const Index stage_taps_h = static_cast<Index>(gemm.stage_taps_h);
+  const int stage_rows_h = static_cast<int>(gemm.stage_rows_h.divisor);
+  const int pitch = static_cast<int>(gemm.channel_pitch);
+  const int step_h = static_cast<int>(p.axis[1].input_step);
+  const int stages = static_cast<int>(gemm.stages);
+  const int fragments = m_tiles * kParts * 32;  // of one k step and one tap along height
+
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_m = warp % static_cast<int>(gemm.warps_m);
+  const int warp_n = warp / static_cast<int>(gemm.warps_m);
+
+  // The rows and places in a row of this warp's tiles of 8 inputs.
+  int tile_row[kWarpNTiles];     // -1 past the last row
+  int tile_offset[kWarpNTiles];  // inside a channel of a stage, for the last tap along height
+  int tile_place[kWarpNTiles];   // first position
+#pragma unroll
+  for (int n = 0; n < kWarpNTiles; ++n) {
+    int place;
+    const int row = divmod(warp_n * kWarpNTiles + n, gemm.row_tiles, &place);
+    int h;
+    const int d = divmod(row, gemm.tile_h, &h);
+    tile_row[n] = row < rows ? row : -1;
+    tile_place[n] = 8 * place;
+    tile_offset[n] = row < rows ? (d * stage_rows_h + h) * tile_w + 8 * place : 0;
+  }
+
+  for (long long tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
+    // Output channels vary fastest, then segments and phases: neighbouring blocks read the same
+    // inputs and write neighbouring rows.
+    Index rest = static_cast<Index>(tile);
+    const Index co_tile = rest % static_cast<Index>(p.co_tiles);
+    rest /= static_cast<Index>(p.co_tiles);
+    const Index segment = rest % static_cast<Index>(p.axis[2].tiles);
+    rest /= static_cast<Index>(p.axis[2].tiles);
+    Index phase_index[2];
+    Index first_position[2];
+#pragma unroll
+    for (int a = 1; a >= 0; --a) {
+      phase_index[a] = rest % static_cast<Index>(p.axis[a].phases);
+      rest /= static_cast<Index>(p.axis[a].phases);
+    }
+#pragma unroll
+    for (int a = 1; a >= 0; --a) {
+      first_position[a] =
+          rest % static_cast<Index>(p.axis[a].tiles) * static_cast<Index>(p.axis[a].tile);
+      rest /= static_cast<Index>(p.axis[a].tiles);
+    }
+    const Index group = rest % groups;
+    const Index n = rest / groups;
+    const Index first_co = co_tile * static_cast<Index>(gemm.co_tile.divisor);
+    const int co_count =
+        static_cast<int>(min(static_cast<Index>(gemm.co_tile.divisor), out_channels - first_co));
+    const Phase phase[2] = {phase_of_axis(p.axis[0], phase_index[0]),
+                            phase_of_axis(p.axis[1], phase_index[1])};
+    const Taps taps_d = taps_in_reach(p.axis[0], phase[0], first_position[0], tile_d);
+    const Taps taps_h = taps_in_reach(p.axis[1], phase[1], first_position[1], tile_h);
+    const Element* const sample = x + (n * groups + group) * in_channels * input_volume;
+
+    const Index first_output = segment * static_cast<Index>(gemm.segment.divisor);
+    const Index end_output = min(first_output + static_cast<Index>(gemm.segment.divisor), output_w);
+
+    // Coordinates of the input that tap 0 of the phase reads for each tile of the warp.
+    Index tile_d0[kWarpNTiles];
+    Index tile_h0[kWarpNTiles];
+#pragma unroll
+    for (int i = 0; i < kWarpNTiles; ++i) {
+      int h;
+      const int d = divmod(max(tile_row[i], 0), gemm.tile_h, &h);
+      tile_d0[i] = phase[0].origin + first_position[0] + d;
+      tile_h0[i] = phase[1].origin + first_position[1] + h;
+    }
+
+    const Index slices = static_cast<Index>(p.axis[2].tap_slices);
+    for (Index slice = 0; slice < slices; ++slice) {
+      const Index first_tap = slice * static_cast<Index>(p.axis[2].tap_slice);
+      const Index end_tap = min(first_tap + static_cast<Index>(p.axis[2].tap_slice),
+                                static_cast<Index>(p.axis[2].kernel));
+      // The first input that the segment needs, moved down to a multiple of 8 for wide copies.
+      const Index lowest = first_output + padding_w - (end_tap - 1) * dilation_w;
+      const Index first_input = (lowest > 0 ? lowest / stride_w : 0) & ~static_cast<Index>(7);
+      const bool has_inputs =
+          first_input < input_w && end_output - 1 + padding_w - first_tap * dilation_w >= 0;
+
+      Accumulator sum[kWarpMTiles][kWarpNTiles][4];
+#pragma unroll
+      for (int m = 0; m < kWarpMTiles; ++m) {
+#pragma unroll
+        for (int i = 0; i < kWarpNTiles; ++i) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) sum[m][i][j] = EmptySum<Accumulator>::value();
+        }
+      }
+
+      const Index stages_h = (taps_h.end - taps_h.begin + stage_taps_h - 1) / stage_taps_h;
+      const Index stages_c = (in_channels + stage_channels - 1) / stage_channels;
+      const Index stage_count = has_inputs ? (taps_d.end - taps_d.begin) * stages_c * stages_h : 0;
+      const uint4* const slice_weights =
+          packed + static_cast<long long>(
+                       (group * static_cast<Index>(p.co_tiles) + co_tile) * slices + slice) *
+                       p.axis[0].kernel * k_steps * kernel_h * fragments;
+
+      const auto load_stage = [&](const StageOfK& k, int buffer) {
+        unsigned char* const memory = shared + buffer * gemm.stage_bytes;
+        const int taps = static_cast<int>(min(stage_taps_h, taps_h.end - k.tap_h));
+        XStage stage;
+        stage.channel = k.channel;
+        stage.first[0] = phase[0].origin + first_position[0] -
+                         k.tap_d * static_cast<Index>(p.axis[0].input_step);
+        stage.first[1] = phase[1].origin + first_position[1] - (k.tap_h + taps - 1) * step_h;
+        stage.first[2] = first_input;
+        stage.rows_h = tile_h + (taps - 1) * step_h;
+        load_x(reinterpret_cast<Element*>(memory), sample, p, stage,
+               static_cast<int>(stage_channels));
+        uint4* const target = reinterpret_cast<uint4*>(memory + gemm.stage_weights);
+        const Index kd = phase[0].first_tap + k.tap_d * static_cast<Index>(p.axis[0].tap_step);
+        const Index first_step = k.channel / TensorMath::kStepK;
+        for (int step = 0; step < stage_steps && first_step + step < k_steps; ++step) {
+          for (int tap = 0; tap < taps; ++tap) {
+            const Index kh =
+                phase[1].first_tap + (k.tap_h + tap) * static_cast<Index>(p.axis[1].tap_step);
+            load_fragments(target + (step * static_cast<int>(stage_taps_h) + tap) * fragments,
+                           slice_weights + static_cast<long long>(
+                                               (kd * k_steps + first_step + step) * kernel_h + kh) *
+                                               fragments,
+                           fragments);
+          }
+        }
+      };
+
+      const auto multiply_stage = [&](const StageOfK& k, int buffer) {
+        unsigned char* const memory = shared + buffer * gemm.stage_bytes;
+        const Element* const x_tile = reinterpret_cast<const Element*>(memory);
+        const uint4* const weights = reinterpret_cast<const uint4*>(memory + gemm.stage_weights) +
+                                     warp_m * kWarpMTiles * kParts * 32 + lane;
+        const int taps = static_cast<int>(min(stage_taps_h, taps_h.end - k.tap_h));
+        const Index first_step = k.channel / TensorMath::kStepK;
+        const Index below_d = k.tap_d * static_cast<Index>(p.axis[0].input_step);
+        for (int tap = 0; tap < taps; ++tap) {
+          // Rows outside the input hold zeros; a warp that has no other skips them.
+          const Index below_h = (k.tap_h + tap) * step_h;
+          bool any = false;
+#pragma unroll
+          for (int i = 0; i < kWarpNTiles; ++i) {
+            any |= tile_row[i] >= 0 &&
+                   static_cast<UnsignedIndex>(tile_d0[i] - below_d) <
+                       static_cast<UnsignedIndex>(p.axis[0].input) &&
+                   static_cast<UnsignedIndex>(tile_h0[i] - below_h) <
+                       static_cast<UnsignedIndex>(p.axis[1].input);
+          }
+          if (!any) continue;
+          const Element* const tap_x = x_tile + (taps - 1 - tap) * step_h * tile_w;
+          for (int step = 0; step < stage_steps && first_step + step < k_steps; ++step) {
+            TensorMath::XFragment fragment[kWarpNTiles];
+            TensorMath::load(lane, tap_x + step * TensorMath::kStepK * pitch, pitch, tile_offset,
+                             fragment);
+            const uint4* const step_weights =
+                weights + (step * static_cast<int>(stage_taps_h) + tap) * fragments;
+#pragma unroll
+            for (int m = 0; m < kWarpMTiles; ++m) {
+              uint4 part[kParts];
+#pragma unroll
+              for (int i = 0; i < kParts; ++i) part[i] = step_weights[(m * kParts + i) * 32];
+              add_terms<0>(sum[m], part, fragment);
+            }
+          }
+        }
+      };
+
+      StageOfK loaded{taps_d.begin, 0, taps_h.begin};
+      StageOfK used = loaded;
+      const auto next = [&](StageOfK& k) {
+        k.advance(taps_h, stage_taps_h, stage_channels, in_channels);
+      };
+      __syncthreads();  // the products of the previous slice or tile have been used
+      for (int s = 0; s < stages - 1; ++s) {
+        if (s < stage_count) {
+          load_stage(loaded, s);
+          next(loaded);
+        }
+        commit_copies();
+      }
+      int buffer = 0;
+      for (Index s = 0; s < stage_count; ++s) {
+        if (stages == 2) {
+          wait_for_copies<0>();
+        } else if (stages == 3) {
+          wait_for_copies<1>();
+        } else {
+          wait_for_copies<2>();
+        }
+        // The stage has arrived for all threads, and all have used the buffer that is filled next.
+        __syncthreads();
+        if (s + stages - 1 < stage_count) {
+          load_stage(loaded, buffer == 0 ? stages - 1 : buffer - 1);
+          next(loaded);
+        }
+        commit_copies();
+        multiply_stage(used, buffer);
+        next(used);
+        buffer = buffer + 1 == stages ? 0 : buffer + 1;
+      }
+
+      Accumulator* const product = reinterpret_cast<Accumulator*>(shared);
+      Accumulator* const sums = reinterpret_cast<Accumulator*>(shared + gemm.sums);
+      const int product_pitch = static_cast<int>(gemm.product_pitch);
+      const int pass_rows = static_cast<int>(gemm.pass_rows.divisor);
+      const int segment_outputs = static_cast<int>(gemm.segment.divisor);
+      const int co_chunks = (co_count + kSumChannels - 1) / kSumChannels;
+      const int tap_pitch = static_cast<int>(gemm.co_tile.divisor) * product_pitch;
+      for (int first_row = 0; first_row < rows; first_row += pass_rows) {
+        __syncthreads();  // the stages, or the products of the previous pass, have been used
+#pragma unroll
+        for (int i = 0; i < kWarpNTiles; ++i) {
+          const int row = tile_row[i] - first_row;
+          if (tile_row[i] < 0 || row < 0 || row >= pass_rows) continue;
+          Accumulator* const target = product +
+                                      (warp_m * kWarpMTiles * 16 + lane / 4) * product_pitch +
+                                      row * tile_w + tile_place[i] + lane % 4 * 2;
+#pragma unroll
+          for (int m = 0; m < kWarpMTiles; ++m) {
+            *reinterpret_cast<ProductPair*>(target + m * 16 * product_pitch) = {
+                {sum[m][i][0], sum[m][i][1]}};
+            *reinterpret_cast<ProductPair*>(target + (m * 16 + 8) * product_pitch) = {
+                {sum[m][i][2], sum[m][i][3]}};
+          }
+        }
+        __syncthreads();  // the products of the pass are complete
+
+        const int items = co_chunks * pass_rows * segment_outputs;
+        for (int e = static_cast<int>(threadIdx.x); e < items; e += static_cast<int>(blockDim.x)) {
+          int place;
+          int row;
+          const int chunk =
+              divmod(divmod(e, gemm.segment, &place), gemm.pass_rows, &row) * kSumChannels;
+          int h;
+          const int d = divmod(first_row + row, gemm.tile_h, &h);
+          const Index output[3] = {
+              phase_index[0] + (first_position[0] + d) * static_cast<Index>(p.axis[0].stride),
+              phase_index[1] + (first_position[1] + h) * static_cast<Index>(p.axis[1].stride),
+              first_output + place};
+          if (first_row + row >= rows || output[0] >= p.axis[0].output || output[1] >= output_h ||
+              output[2] >= end_output) {
+            continue;
+          }
+          const int channels = min(co_count - chunk, kSumChannels);
+          Accumulator total[kSumChannels];
+          Accumulator* const kept =
+              sums + (chunk * rows + first_row + row) * segment_outputs + place;
+          const int kept_pitch = rows * segment_outputs;
+#pragma unroll
+          for (int c = 0; c < kSumChannels; ++c) {
+            total[c] =
+                slice > 0 && c < channels ? kept[c * kept_pitch] : EmptySum<Accumulator>::value();
+          }
+
+          // The taps along W that reach this output, as in phase_of_axis.
+          Index residue;
+          const Index quotient = divmod(output[2] + padding_w, gemm.stride_w, &residue);
+          Index remainder;
+          const Index shift = divmod(residue, gemm.gcd_w, &remainder);
+          if (remainder == 0) {
+            Index tap;
+            divmod(shift * static_cast<Index>(p.axis[2].inverse), gemm.tap_step_w, &tap);
+            Index zero;
+            Index input = quotient - divmod(tap * dilation_w - residue, gemm.stride_w, &zero);
+            if (tap < first_tap) {
+              const Index skipped =
+                  divmod(first_tap - tap + static_cast<Index>(p.axis[2].tap_step) - 1,
+                         gemm.tap_step_w, &zero);
+              tap += skipped * static_cast<Index>(p.axis[2].tap_step);
+              input -= skipped * static_cast<Index>(p.axis[2].input_step);
+            }
+            const Accumulator* const of_row = product + chunk * product_pitch + row * tile_w;
+            for (; tap < end_tap && input >= 0; tap += static_cast<Index>(p.axis[2].tap_step)) {
+              if (input < input_w) {
+                const Accumulator* source = of_row + static_cast<int>(tap - first_tap) * tap_pitch +
+                                            static_cast<int>(input - first_input);
+#pragma unroll
+                for (int c = 0; c < kSumChannels; ++c) {
+                  if (c < channels) total[c] = total[c] + source[c * product_pitch];
+                }
+              }
+              input -= static_cast<Index>(p.axis[2].input_step);
+            }
+          }
+
+          if (slice + 1 < slices) {
+#pragma unroll
+            for (int c = 0; c < kSumChannels; ++c) {
+              if (c < channels) kept[c * kept_pitch] = total[c];
+            }
+            continue;
+          }
+          Element* const target =
+              y + ((n * groups + group) * out_channels + first_co + chunk) * output_volume +
+              (output[0] * output_h + output[1]) * output_w + output[2];
+#pragma unroll
+          for (int c = 0; c < kSumChannels; ++c) {
+            if (c >= channels) break;
+            const Index co = first_co + chunk + c;
+            if (total[c] != total[c]) {
+              total[c] = direct_sum(x, weight, p, n, group, co, output);
+            }
+            Accumulator offset{};
+            if (p.has_bias) offset = to_accumulator(bias[group * out_channels + co]);
+            store(target + c * output_volume, finish(total[c], offset, p));
+          }
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,236 @@
+// How tensor cores multiply each dtype and precision: fragments of weights (A, 16 rows) and of x
+// (B, 8 columns) and their products.
+//
+// CONVT3D_MATH: 0 float16, 1 bfloat16, 2 tf32, 3 tf32x3, 4 bf16x3, 5 float64. 16-bit floats and all
+// forms of float32 sum in float32.
+//
+// The x3 forms split each float32 operand into hi + lo, both rounded to nearest, and add the three
+// products hi*hi + hi*lo + lo*hi; the fourth, lo*lo, is below the rounding of the others. Source:
+// M. Fasi, N. Higham, F. Lopez, T. Mary, M. Mikaitis, "Matrix Multiplication in Multiword
+// Arithmetic: Error Analysis and Application to GPU Tensor Cores", SIAM J. Sci. Comput. 45 (2023).
+// Where an operand is infinite, or rounds to infinity, lo is a NaN or an infinity of the other
+// sign, so every sum it enters becomes NaN: the epilogue computes such sums again (direct_sum.cuh).
+//
+// In shared memory x is [channel][position] as in global memory. Its channels are spread over k so
+// that the words that a warp loads at a time lie in 32 different banks where the pitch of a channel
+// is 8 words modulo 32 (4-byte and 8-byte elements) or 4 modulo 32 (ldmatrix of 2-byte elements).
+#pragma once
+#include <element.cuh>
+#include <ptx.cuh>
+
+/// One product that makes up a multiplication: which part of the weights, which part of x.
+struct Term {
+  int weight;
+  int x;
+};
+
+template <int kMath>
+struct Math;
+
+/// float16 and bfloat16: k = 16, channels in order.
+template <bool kIsBFloat16>
+struct Math16 {
+  static constexpr int kStepK = 16;
+  static constexpr int kParts = 1;
+
+  struct XFragment {
+    unsigned k[2];
+  };
+
+  /// Returns the fragment of the weights that `fetch(row, channel)` gives.
+  template <class Fetch>
+  __device__ static void pack(int lane, const Fetch& fetch, uint4 (&part)[kParts]) {
+    unsigned bits[4];
+    for (int r = 0; r < 4; ++r) {
+      const int row = lane / 4 + 8 * (r % 2);
+      const int channel = 2 * (lane % 4) + 8 * (r / 2);
+      bits[r] = static_cast<unsigned>(fetch(row, channel).bits) |
+                static_cast<unsigned>(fetch(row, channel + 1).bits) << 16;
+    }
+    part[0] = {bits[0], bits[1], bits[2], bits[3]};
+  }
+
+  /// Loads the fragments of the 8 positions at each of `offset`.
+  template <int kTiles>
+  __device__ static void load(int lane, const Element* x, int pitch, const int (&offset)[kTiles],
+                              XFragment (&fragment)[kTiles]) {
+    static_assert(kTiles % 2 == 0, "ldmatrix loads two tiles at a time");
+    const Element* channel = x + lane % 16 * pitch;
+#pragma unroll
+    for (int i = 0; i < kTiles; i += 2) {
+      unsigned matrix[4];
+      load_matrices_transposed(matrix, channel + (lane < 16 ? offset[i] : offset[i + 1]));
+      fragment[i] = {{matrix[0], matrix[1]}};
+      fragment[i + 1] = {{matrix[2], matrix[3]}};
+    }
+  }
+
+  template <int kTerm>
+  __device__ static void add_product(float (&sum)[4], const uint4 (&weight)[kParts],
+                                     const XFragment& x) {
+    if constexpr (kIsBFloat16) {
+      mma_bfloat16(sum, weight[0], x.k);
+    } else {
+      mma_float16(sum, weight[0], x.k);
+    }
+  }
+  static constexpr int kTerms = 1;
+};
+
+template <>
+struct Math<0> : Math16<false> {};
+template <>
+struct Math<1> : Math16<true> {};
+
+/// The three products of split operands, smallest first.
+__device__ constexpr Term split_term(int term) {
+  return term == 0 ? Term{1, 0} : term == 1 ? Term{0, 1} : Term{0, 0};
+}
+
+/// tf32 and tf32x3: k = 8, channels in order.
+template <bool kSplit>
+struct MathTf32 {
+  static constexpr int kStepK = 8;
+  static constexpr int kParts = kSplit ? 2 : 1;
+  static constexpr int kTerms = kSplit ? 3 : 1;
+
+  struct XFragment {
+    unsigned k[kParts][2];
+  };
+
+  template <class Fetch>
+  __device__ static void pack(int lane, const Fetch& fetch, uint4 (&part)[kParts]) {
+    unsigned bits[2][4];
+    for (int r = 0; r < 4; ++r) {
+      const float value = fetch(lane / 4 + 8 * (r % 2), lane % 4 + 4 * (r / 2));
+      bits[0][r] = float_to_tf32(value);
+      bits[1][r] = float_to_tf32(value - __uint_as_float(bits[0][r]));
+    }
+    for (int i = 0; i < kParts; ++i) part[i] = {bits[i][0], bits[i][1], bits[i][2], bits[i][3]};
+  }
+
+  template <int kTiles>
+  __device__ static void load(int lane, const float* x, int pitch, const int (&offset)[kTiles],
+                              XFragment (&fragment)[kTiles]) {
+    const float* channel = x + lane % 4 * pitch + lane / 4;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float value = channel[offset[i] + 4 * r * pitch];
+        fragment[i].k[0][r] = float_to_tf32(value);
+        if constexpr (kSplit) {
+          fragment[i].k[1][r] = float_to_tf32(value - __uint_as_float(fragment[i].k[0][r]));
+        }
+      }
+    }
+  }
+
+  template <int kTerm>
+  __device__ static void add_product(float (&sum)[4], const uint4 (&weight)[kParts],
+                                     const XFragment& x) {
+    constexpr Term term = kSplit ? split_term(kTerm) : Term{0, 0};
+    mma_tf32(sum, weight[term.weight], x.k[term.x]);
+  }
+};
+
+template <>
+struct Math<2> : MathTf32<false> {};
+template <>
+struct Math<3> : MathTf32<true> {};
+
+/// bf16x3: k = 16; k = 2t, 2t + 1, 2t + 8, 2t + 9 are the channels t, t + 4, t + 8, t + 12.
+template <>
+struct Math<4> {
+  static constexpr int kStepK = 16;
+  static constexpr int kParts = 2;
+  static constexpr int kTerms = 3;
+
+  struct XFragment {
+    unsigned k[kParts][2];
+  };
+
+  /// Splits two floats into pairs of bfloat16.
+  __device__ static void split(float low, float high, unsigned* hi, unsigned* lo) {
+    *hi = floats_to_bfloat16x2(low, high);
+    *lo = floats_to_bfloat16x2(low - __uint_as_float(*hi << 16),
+                               high - __uint_as_float(*hi & 0xffff0000u));
+  }
+
+  template <class Fetch>
+  __device__ static void pack(int lane, const Fetch& fetch, uint4 (&part)[kParts]) {
+    unsigned hi[4];
+    unsigned lo[4];
+    for (int r = 0; r < 4; ++r) {
+      const int row = lane / 4 + 8 * (r % 2);
+      const int channel = lane % 4 + 8 * (r / 2);
+      split(fetch(row, channel), fetch(row, channel + 4), &hi[r], &lo[r]);
+    }
+    part[0] = {hi[0], hi[1], hi[2], hi[3]};
+    part[1] = {lo[0], lo[1], lo[2], lo[3]};
+  }
+
+  template <int kTiles>
+  __device__ static void load(int lane, const float* x, int pitch, const int (&offset)[kTiles],
+                              XFragment (&fragment)[kTiles]) {
+    const float* channel = x + lane % 4 * pitch + lane / 4;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float* pair = channel + offset[i] + 8 * r * pitch;
+        split(pair[0], pair[4 * pitch], &fragment[i].k[0][r], &fragment[i].k[1][r]);
+      }
+    }
+  }
+
+  template <int kTerm>
+  __device__ static void add_product(float (&sum)[4], const uint4 (&weight)[kParts],
+                                     const XFragment& x) {
+    constexpr Term term = split_term(kTerm);
+    mma_bfloat16(sum, weight[term.weight], x.k[term.x]);
+  }
+};
+
+/// float64: k = 4, two products of 8 rows.
+template <>
+struct Math<5> {
+  static constexpr int kStepK = 4;
+  static constexpr int kParts = 1;
+  static constexpr int kTerms = 1;
+
+  using XFragment = double;
+
+  template <class Fetch>
+  __device__ static void pack(int lane, const Fetch& fetch, uint4 (&part)[kParts]) {
+    unsigned bits[4];
+    for (int r = 0; r < 2; ++r) {
+      const long long value = __double_as_longlong(fetch(lane / 4 + 8 * r, lane % 4));
+      bits[2 * r] = static_cast<unsigned>(value);
+      bits[2 * r + 1] = static_cast<unsigned>(value >> 32);
+    }
+    part[0] = {bits[0], bits[1], bits[2], bits[3]};
+  }
+
+  template <int kTiles>
+  __device__ static void load(int lane, const double* x, int pitch, const int (&offset)[kTiles],
+                              XFragment (&fragment)[kTiles]) {
+    const double* channel = x + lane % 4 * pitch + lane / 4;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) fragment[i] = channel[offset[i]];
+  }
+
+  __device__ static double join(unsigned low, unsigned high) {
+    return __longlong_as_double(
+        static_cast<long long>(static_cast<unsigned long long>(high) << 32 | low));
+  }
+
+  template <int kTerm>
+  __device__ static void add_product(double (&sum)[4], const uint4 (&weight)[kParts],
+                                     const XFragment& x) {
+    mma_float64(sum[0], sum[1], join(weight[0].x, weight[0].y), x);
+    mma_float64(sum[2], sum[3], join(weight[0].z, weight[0].w), x);
+  }
+};
+
+using TensorMath = Math<CONVT3D_MATH>;
