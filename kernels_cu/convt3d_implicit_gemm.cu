@@ -71,6 +71,21 @@ __device__ inline Taps taps_in_reach(const AxisParams& axis, const Phase& phase,
   return taps;
 }
 
+/// The box of output rows that a warp has tiles of; empty where `first` is not below `end`.
+struct WarpRows {
+  int first_d;
+  int end_d;
+  int first_h;
+  int end_h;
+
+  __device__ void include(int d, int h) {
+    first_d = min(first_d, d);
+    end_d = max(end_d, d + 1);
+    first_h = min(first_h, h);
+    end_h = max(end_h, h + 1);
+  }
+};
+
 /// Which part of gemm_k a stage holds: tap of the phase along depth, channel, taps along height.
 struct StageOfK {
   Index tap_d;
@@ -100,6 +115,32 @@ __device__ inline void add_terms(Accumulator (&sum)[kWarpNTiles][4],
       TensorMath::add_product<kTerm>(sum[n], weight, x[n]);
     }
     add_terms<kTerm + 1>(sum, weight, x);
+  }
+}
+
+/// Adds the products of an output's taps along W, from `tap` up, to the sums of some channels.
+///
+/// kEvery: there are kSumChannels channels, so that none is tested.
+/// product       of the first tap and channel
+/// tap, end_tap  taps of the kernel; tap_pitch products lie between two of them
+/// input         coordinate that the first tap meets; later ones meet lower ones
+template <bool kEvery>
+__device__ inline void add_taps(Accumulator (&total)[kSumChannels], const Accumulator* product,
+                                Index tap, Index end_tap, Index input, const AxisParams& axis,
+                                int product_pitch, int tap_pitch, int channels) {
+  const Index tap_step = static_cast<Index>(axis.tap_step);
+  const Index input_step = static_cast<Index>(axis.input_step);
+  const int step = static_cast<int>(tap_step) * tap_pitch - static_cast<int>(input_step);
+  const Accumulator* of_channel[kSumChannels];
+#pragma unroll
+  for (int c = 0; c < kSumChannels; ++c) of_channel[c] = product + c * product_pitch;
+  for (; tap < end_tap && input >= 0; tap += tap_step, input -= input_step) {
+    const bool exists = input < axis.input;
+#pragma unroll
+    for (int c = 0; c < kSumChannels; ++c) {
+      if (exists && (kEvery || c < channels)) total[c] = total[c] + *of_channel[c];
+      of_channel[c] += step;
+    }
   }
 }
 
@@ -147,18 +188,21 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
 
   // The rows and places in a row of this warp's tiles of 8 inputs.
   int tile_row[kWarpNTiles];     // -1 past the last row
-  int tile_offset[kWarpNTiles];  // inside a channel of a stage, for the last tap along height
   int tile_place[kWarpNTiles];   // first position
+  int tile_offset[kWarpNTiles];  // inside a channel of a stage, for the last tap along height
+  WarpRows warp_rows{tile_d, 0, tile_h, 0};
 #pragma unroll
-  for (int n = 0; n < kWarpNTiles; ++n) {
+  for (int i = 0; i < kWarpNTiles; ++i) {
     int place;
-    const int row = divmod(warp_n * kWarpNTiles + n, gemm.row_tiles, &place);
+    const int row = divmod(warp_n * kWarpNTiles + i, gemm.row_tiles, &place);
     int h;
     const int d = divmod(row, gemm.tile_h, &h);
-    tile_row[n] = row < rows ? row : -1;
-    tile_place[n] = 8 * place;
-    tile_offset[n] = row < rows ? (d * stage_rows_h + h) * tile_w + 8 * place : 0;
+    tile_row[i] = row < rows ? row : -1;
+    tile_place[i] = 8 * place;
+    tile_offset[i] = row < rows ? (d * stage_rows_h + h) * tile_w + 8 * place : 0;
+    if (row < rows) warp_rows.include(d, h);
   }
+  TensorMath::add_lane(lane, pitch, tile_offset);
 
   for (long long tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
     // Output channels vary fastest, then segments and phases: neighbouring blocks read the same
@@ -190,21 +234,22 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
                             phase_of_axis(p.axis[1], phase_index[1])};
     const Taps taps_d = taps_in_reach(p.axis[0], phase[0], first_position[0], tile_d);
     const Taps taps_h = taps_in_reach(p.axis[1], phase[1], first_position[1], tile_h);
+    // Taps along height of the phases that are packed before this one.
+    const Index taps_before =
+        phase[1].first_tap * (kernel_h / static_cast<Index>(p.axis[1].tap_step)) +
+        min(phase[1].first_tap, kernel_h % static_cast<Index>(p.axis[1].tap_step));
     const Element* const sample = x + (n * groups + group) * in_channels * input_volume;
 
     const Index first_output = segment * static_cast<Index>(gemm.segment.divisor);
     const Index end_output = min(first_output + static_cast<Index>(gemm.segment.divisor), output_w);
 
-    // Coordinates of the input that tap 0 of the phase reads for each tile of the warp.
-    Index tile_d0[kWarpNTiles];
-    Index tile_h0[kWarpNTiles];
-#pragma unroll
-    for (int i = 0; i < kWarpNTiles; ++i) {
-      int h;
-      const int d = divmod(max(tile_row[i], 0), gemm.tile_h, &h);
-      tile_d0[i] = phase[0].origin + first_position[0] + d;
-      tile_h0[i] = phase[1].origin + first_position[1] + h;
-    }
+    // Rows outside the input hold zeros: a warp skips the taps that meet no other.
+    const Taps warp_taps_d =
+        taps_in_reach(p.axis[0], phase[0], first_position[0] + warp_rows.first_d,
+                      warp_rows.end_d - warp_rows.first_d);
+    const Taps warp_taps_h =
+        taps_in_reach(p.axis[1], phase[1], first_position[1] + warp_rows.first_h,
+                      warp_rows.end_h - warp_rows.first_h);
 
     const Index slices = static_cast<Index>(p.axis[2].tap_slices);
     for (Index slice = 0; slice < slices; ++slice) {
@@ -250,15 +295,19 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         uint4* const target = reinterpret_cast<uint4*>(memory + gemm.stage_weights);
         const Index kd = phase[0].first_tap + k.tap_d * static_cast<Index>(p.axis[0].tap_step);
         const Index first_step = k.channel / TensorMath::kStepK;
-        for (int step = 0; step < stage_steps && first_step + step < k_steps; ++step) {
-          for (int tap = 0; tap < taps; ++tap) {
-            const Index kh =
-                phase[1].first_tap + (k.tap_h + tap) * static_cast<Index>(p.axis[1].tap_step);
-            load_fragments(target + (step * static_cast<int>(stage_taps_h) + tap) * fragments,
-                           slice_weights + static_cast<long long>(
-                                               (kd * k_steps + first_step + step) * kernel_h + kh) *
-                                               fragments,
-                           fragments);
+        const int steps =
+            static_cast<int>(min(static_cast<Index>(stage_steps), k_steps - first_step));
+        const uint4* const source =
+            slice_weights + static_cast<long long>((kd * kernel_h + taps_before) * k_steps +
+                                                   first_step * phase[1].taps + k.tap_h) *
+                                fragments;
+        if (taps == phase[1].taps) {
+          load_fragments(target, source, steps * taps * fragments);
+        } else {
+          for (int step = 0; step < steps; ++step) {
+            load_fragments(target + step * taps * fragments,
+                           source + static_cast<long long>(step * phase[1].taps) * fragments,
+                           taps * fragments);
           }
         }
       };
@@ -268,29 +317,19 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         const Element* const x_tile = reinterpret_cast<const Element*>(memory);
         const uint4* const weights = reinterpret_cast<const uint4*>(memory + gemm.stage_weights) +
                                      warp_m * kWarpMTiles * kParts * 32 + lane;
+        if (k.tap_d < warp_taps_d.begin || k.tap_d >= warp_taps_d.end) return;
         const int taps = static_cast<int>(min(stage_taps_h, taps_h.end - k.tap_h));
-        const Index first_step = k.channel / TensorMath::kStepK;
-        const Index below_d = k.tap_d * static_cast<Index>(p.axis[0].input_step);
-        for (int tap = 0; tap < taps; ++tap) {
-          // Rows outside the input hold zeros; a warp that has no other skips them.
-          const Index below_h = (k.tap_h + tap) * step_h;
-          bool any = false;
-#pragma unroll
-          for (int i = 0; i < kWarpNTiles; ++i) {
-            any |= tile_row[i] >= 0 &&
-                   static_cast<UnsignedIndex>(tile_d0[i] - below_d) <
-                       static_cast<UnsignedIndex>(p.axis[0].input) &&
-                   static_cast<UnsignedIndex>(tile_h0[i] - below_h) <
-                       static_cast<UnsignedIndex>(p.axis[1].input);
-          }
-          if (!any) continue;
+        const int first = static_cast<int>(max(warp_taps_h.begin - k.tap_h, static_cast<Index>(0)));
+        const int end = static_cast<int>(min(warp_taps_h.end - k.tap_h, static_cast<Index>(taps)));
+        const int steps = static_cast<int>(
+            min(static_cast<Index>(stage_steps), k_steps - k.channel / TensorMath::kStepK));
+        for (int tap = first; tap < end; ++tap) {
           const Element* const tap_x = x_tile + (taps - 1 - tap) * step_h * tile_w;
-          for (int step = 0; step < stage_steps && first_step + step < k_steps; ++step) {
+          for (int step = 0; step < steps; ++step) {
             TensorMath::XFragment fragment[kWarpNTiles];
-            TensorMath::load(lane, tap_x + step * TensorMath::kStepK * pitch, pitch, tile_offset,
+            TensorMath::load(tap_x + step * TensorMath::kStepK * pitch, pitch, tile_offset,
                              fragment);
-            const uint4* const step_weights =
-                weights + (step * static_cast<int>(stage_taps_h) + tap) * fragments;
+            const uint4* const step_weights = weights + (step * taps + tap) * fragments;
 #pragma unroll
             for (int m = 0; m < kWarpMTiles; ++m) {
               uint4 part[kParts];
@@ -406,17 +445,16 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
               tap += skipped * static_cast<Index>(p.axis[2].tap_step);
               input -= skipped * static_cast<Index>(p.axis[2].input_step);
             }
-            const Accumulator* const of_row = product + chunk * product_pitch + row * tile_w;
-            for (; tap < end_tap && input >= 0; tap += static_cast<Index>(p.axis[2].tap_step)) {
-              if (input < input_w) {
-                const Accumulator* source = of_row + static_cast<int>(tap - first_tap) * tap_pitch +
-                                            static_cast<int>(input - first_input);
-#pragma unroll
-                for (int c = 0; c < kSumChannels; ++c) {
-                  if (c < channels) total[c] = total[c] + source[c * product_pitch];
-                }
-              }
-              input -= static_cast<Index>(p.axis[2].input_step);
+            const Accumulator* const first_product = product + chunk * product_pitch +
+                                                     row * tile_w +
+                                                     static_cast<int>(tap - first_tap) * tap_pitch +
+                                                     static_cast<int>(input - first_input);
+            if (channels == kSumChannels) {
+              add_taps<true>(total, first_product, tap, end_tap, input, p.axis[2], product_pitch,
+                             tap_pitch, channels);
+            } else {
+              add_taps<false>(total, first_product, tap, end_tap, input, p.axis[2], product_pitch,
+                              tap_pitch, channels);
             }
           }
 

@@ -1,11 +1,12 @@
 // Weights in the order in which the warps of the implicit GEMM load them.
 //
-//   packed [group][co tile][slice of taps along W][kd][k step][kh][m tile][part][lane]
+//   packed [group][co tile][slice of taps along W][kd][phase along H][k step][kh of the phase]
+//          [m tile][part][lane]
 //
-// of 16 bytes each: lane's fragment of a 16 x kStepK matrix (tensor_core.cuh) whose rows are
-// (tap along W, output channel) pairs, channels fastest, and whose columns are input channels.
-// Split precisions have two parts, hi and lo. Rows past the last pair and columns past the last
-// channel are zeros.
+// of 16 bytes each, so that a stage of the pipeline is one piece: lane's fragment of a 16 x kStepK
+// matrix (tensor_core.cuh) whose rows are (tap along W, output channel) pairs, channels fastest,
+// and whose columns are input channels. Split precisions have two parts, hi and lo. Rows past the
+// last pair and columns past the last channel are zeros.
 //
 //   thread one lane of one m tile: all its parts
 //
@@ -54,10 +55,24 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
     Index rest = static_cast<Index>(e / 32);
     const int m_tile = static_cast<int>(rest % m_tiles);
     rest /= m_tiles;
-    const Index kh = rest % kernel_h;
-    rest /= kernel_h;
-    const Index first_ci = rest % steps * TensorMath::kStepK;
-    rest /= steps;
+    // The taps of a phase along H are tap_step apart; the first kernel_h % tap_step phases have one
+    // more than the others.
+    const Index tap_step = static_cast<Index>(p.axis[1].tap_step);
+    Index in_kd = rest % (steps * kernel_h);
+    rest /= steps * kernel_h;
+    const Index longer = kernel_h % tap_step;
+    Index taps = kernel_h / tap_step + 1;
+    Index phase = in_kd / (taps * steps);
+    if (phase >= longer) {
+      in_kd -= longer * taps * steps;
+      --taps;
+      phase = longer + in_kd / (taps * steps);
+      in_kd -= (phase - longer) * taps * steps;
+    } else {
+      in_kd -= phase * taps * steps;
+    }
+    const Index kh = phase + in_kd % taps * tap_step;
+    const Index first_ci = in_kd / taps * TensorMath::kStepK;
     const Index kd = rest % kernel_d;
     rest /= kernel_d;
     const Index first_kw =

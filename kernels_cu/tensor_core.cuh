@@ -50,16 +50,25 @@ struct Math16 {
     part[0] = {bits[0], bits[1], bits[2], bits[3]};
   }
 
-  /// Loads the fragments of the 8 positions at each of `offset`.
+  /// Adds to the offsets of some tiles of 8 positions what `load` wants of this lane.
   template <int kTiles>
-  __device__ static void load(int lane, const Element* x, int pitch, const int (&offset)[kTiles],
+  __device__ static void add_lane(int lane, int pitch, int (&offset)[kTiles]) {
+#pragma unroll
+    for (int i = 0; i < kTiles; i += 2) {
+      // The lower half of the warp gives the rows of one tile, the upper half those of the next.
+      offset[i] = lane % 16 * pitch + (lane < 16 ? offset[i] : offset[i + 1]);
+    }
+  }
+
+  /// Loads the fragments of one k step of x for some tiles of 8 positions.
+  template <int kTiles>
+  __device__ static void load(const Element* x, int pitch, const int (&offset)[kTiles],
                               XFragment (&fragment)[kTiles]) {
     static_assert(kTiles % 2 == 0, "ldmatrix loads two tiles at a time");
-    const Element* channel = x + lane % 16 * pitch;
 #pragma unroll
     for (int i = 0; i < kTiles; i += 2) {
       unsigned matrix[4];
-      load_matrices_transposed(matrix, channel + (lane < 16 ? offset[i] : offset[i + 1]));
+      load_matrices_transposed(matrix, x + offset[i]);
       fragment[i] = {{matrix[0], matrix[1]}};
       fragment[i + 1] = {{matrix[2], matrix[3]}};
     }
@@ -81,6 +90,14 @@ template <>
 struct Math<0> : Math16<false> {};
 template <>
 struct Math<1> : Math16<true> {};
+
+/// Adds to the offsets of some tiles of 8 positions what loads of single elements want of a lane:
+/// channel t and position g of lane 4g + t.
+template <int kTiles>
+__device__ inline void add_lane_of_element(int lane, int pitch, int (&offset)[kTiles]) {
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) offset[i] += lane % 4 * pitch + lane / 4;
+}
 
 /// The three products of split operands, smallest first.
 __device__ constexpr Term split_term(int term) {
@@ -110,14 +127,19 @@ struct MathTf32 {
   }
 
   template <int kTiles>
-  __device__ static void load(int lane, const float* x, int pitch, const int (&offset)[kTiles],
+  __device__ static void add_lane(int lane, int pitch, int (&offset)[kTiles]) {
+    add_lane_of_element(lane, pitch, offset);
+  }
+
+  template <int kTiles>
+  __device__ static void load(const float* x, int pitch, const int (&offset)[kTiles],
                               XFragment (&fragment)[kTiles]) {
-    const float* channel = x + lane % 4 * pitch + lane / 4;
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
+    for (int r = 0; r < 2; ++r) {
+      const float* channel = x + 4 * r * pitch;
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float value = channel[offset[i] + 4 * r * pitch];
+      for (int i = 0; i < kTiles; ++i) {
+        const float value = channel[offset[i]];
         fragment[i].k[0][r] = float_to_tf32(value);
         if constexpr (kSplit) {
           fragment[i].k[1][r] = float_to_tf32(value - __uint_as_float(fragment[i].k[0][r]));
@@ -171,15 +193,20 @@ struct Math<4> {
   }
 
   template <int kTiles>
-  __device__ static void load(int lane, const float* x, int pitch, const int (&offset)[kTiles],
+  __device__ static void add_lane(int lane, int pitch, int (&offset)[kTiles]) {
+    add_lane_of_element(lane, pitch, offset);
+  }
+
+  template <int kTiles>
+  __device__ static void load(const float* x, int pitch, const int (&offset)[kTiles],
                               XFragment (&fragment)[kTiles]) {
-    const float* channel = x + lane % 4 * pitch + lane / 4;
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
+    for (int r = 0; r < 2; ++r) {
+      const float* low = x + 8 * r * pitch;
+      const float* high = low + 4 * pitch;
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float* pair = channel + offset[i] + 8 * r * pitch;
-        split(pair[0], pair[4 * pitch], &fragment[i].k[0][r], &fragment[i].k[1][r]);
+      for (int i = 0; i < kTiles; ++i) {
+        split(low[offset[i]], high[offset[i]], &fragment[i].k[0][r], &fragment[i].k[1][r]);
       }
     }
   }
@@ -213,11 +240,15 @@ struct Math<5> {
   }
 
   template <int kTiles>
-  __device__ static void load(int lane, const double* x, int pitch, const int (&offset)[kTiles],
+  __device__ static void add_lane(int lane, int pitch, int (&offset)[kTiles]) {
+    add_lane_of_element(lane, pitch, offset);
+  }
+
+  template <int kTiles>
+  __device__ static void load(const double* x, int, const int (&offset)[kTiles],
                               XFragment (&fragment)[kTiles]) {
-    const double* channel = x + lane % 4 * pitch + lane / 4;
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) fragment[i] = channel[offset[i]];
+    for (int i = 0; i < kTiles; ++i) fragment[i] = x[offset[i]];
   }
 
   __device__ static double join(unsigned low, unsigned high) {

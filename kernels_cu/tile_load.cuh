@@ -11,18 +11,22 @@ struct XStage {
   int rows_h;      // rows that are needed of each plane
 };
 
-/// Copies one unit of `bytes`, or zeros.
-__device__ inline void copy_unit(Element* target, const Element* source, bool exists, int bytes) {
-  if (bytes == 16) {
-    copy_async<16>(target, source, exists);
-  } else if (bytes == 8) {
-    copy_async<8>(target, source, exists);
-  } else if (bytes == 4) {
-    copy_async<4>(target, source, exists);
-  } else {
-    Element value{};  // 2 bytes: cp.async has no such size
-    if (exists) value = *source;
-    *target = value;
+/// Copies one unit of every `together`-th channel of a stage; zeros past the `existing` ones.
+template <int kBytes>
+__device__ inline void copy_channels(Element* target, const Element* source, int channel,
+                                     int existing, int channels, int together, Index source_step,
+                                     int target_step) {
+#pragma unroll 4
+  for (; channel < channels; channel += together) {
+    if constexpr (kBytes >= 4) {
+      copy_async<kBytes>(target, source, channel < existing);
+    } else {
+      Element value{};  // cp.async has no such size
+      if (channel < existing) value = *source;
+      *target = value;
+    }
+    source += source_step;
+    target += target_step;
   }
 }
 
@@ -69,12 +73,16 @@ __device__ inline void load_x(Element* tile, const Element* __restrict__ x, cons
                                               (input[0] * input_h + input[1]) * input_w + input[2]
                                         : 0);
     const Index step = inside ? together * volume : 0;
+    const int found = inside ? existing : 0;
     Element* target = tile + channel * pitch + row * tile_w + unit_of_row * unit;
-    for (; channel < channels; channel += together) {
-      const bool exists = inside && channel < existing;
-      copy_unit(target, exists ? source : x, exists, unit_bytes);
-      source += step;
-      target += together * pitch;
+    if (unit_bytes == 16) {
+      copy_channels<16>(target, source, channel, found, channels, together, step, together * pitch);
+    } else if (unit_bytes == 8) {
+      copy_channels<8>(target, source, channel, found, channels, together, step, together * pitch);
+    } else if (unit_bytes == 4) {
+      copy_channels<4>(target, source, channel, found, channels, together, step, together * pitch);
+    } else {
+      copy_channels<2>(target, source, channel, found, channels, together, step, together * pitch);
     }
   }
 }
