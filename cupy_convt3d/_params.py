@@ -58,6 +58,7 @@ GEMM_PARAMS = np.dtype(
         ("channel_pitch", np.int64),
         ("pass_rows", FAST_DIVMOD),
         ("product_pitch", np.int64),
+        ("sum_channels", np.int64),
         ("sums", np.int64),
         ("stride_w", FAST_DIVMOD),
         ("gcd_w", FAST_DIVMOD),

@@ -17,6 +17,9 @@ BANK_CYCLE = 128
 
 #: Bytes of a lane's fragment of one 16 x k matrix of weights.
 FRAGMENT_BYTES = 16
+
+#: Output channels that the epilogue sums at a time (``kSumChannels``).
+SUM_CHANNELS = 4
 WARP = 32
 
 
@@ -61,7 +64,8 @@ class GemmConfig:
     16 x 8 products. It computes ``co_tile`` output channels of ``tile_d * tile_h`` output rows, of
     each ``segment`` outputs, from ``tile_w`` inputs a row; ``tap_slice`` taps along W at a time.
     A stage of the pipeline has ``stage_steps`` k steps and ``stage_taps_h`` taps along height;
-    ``stages`` of them are in shared memory. The epilogue sums ``pass_rows`` rows at a time.
+    ``stages`` of them are in shared memory. The epilogue sums ``pass_rows`` rows at a time, a
+    thread ``sum_channels`` channels of one output.
     """
 
     math: str
@@ -79,6 +83,7 @@ class GemmConfig:
     stage_taps_h: int
     stages: int
     pass_rows: int
+    sum_channels: int
 
     @property
     def threads(self) -> int:
@@ -115,9 +120,11 @@ def shared_layout(problem: Problem, dtype: KernelDtype, config: GemmConfig) -> S
     stage_weights = config.stage_steps * math.step_k * channel
     fragments = config.m_tiles * math.parts * WARP * FRAGMENT_BYTES
     stage_bytes = stage_weights + config.stage_steps * config.stage_taps_h * fragments
-    # Pairs of products are stored by lanes 4g + t at row g and column 2t.
-    product = _padded(config.pass_rows * config.tile_w * dtype.accumulator_bytes, 32)
-    sums = max(config.stages * stage_bytes, 16 * config.m_tiles * product)
+    # Lanes 4g + t store products of row g for the inputs 2t and 2t + 1, and 8 lanes at a time load
+    # 4 products of consecutive inputs: 4 elements modulo 8 keep both out of each other's banks.
+    product = 16 * config.m_tiles + 4
+    products = config.pass_rows * config.tile_w * product * dtype.accumulator_bytes
+    sums = max(config.stages * stage_bytes, products)
     total = sums
     if config.tap_slice < problem.kernel[2]:
         total += config.co_tile * config.rows * config.segment * dtype.accumulator_bytes
@@ -125,7 +132,7 @@ def shared_layout(problem: Problem, dtype: KernelDtype, config: GemmConfig) -> S
         channel // dtype.itemsize,
         stage_weights,
         stage_bytes,
-        product // dtype.accumulator_bytes,
+        product,
         sums,
         total,
     )
@@ -179,7 +186,7 @@ def fit_config(
     gemm_m = 16 * warp_tiles[0] * warps[0]
     n_tiles = warp_tiles[1] * warps[1]
 
-    tap_slice = min(width.kernel, gemm_m)
+    tap_slice = min(width.kernel, gemm_m // SUM_CHANNELS)
     while True:
         segments = 1
         while (
@@ -196,8 +203,8 @@ def fit_config(
         tap_slice = -(-tap_slice // 2)
     tile_w = inputs_of_segment(width, segment, tap_slice)
 
-    most_co = min(problem.out_channels_per_group, gemm_m // tap_slice)
-    co_tile = _even_share(problem.out_channels_per_group, most_co)
+    quads = -(-problem.out_channels_per_group // SUM_CHANNELS)
+    co_tile = SUM_CHANNELS * _even_share(quads, min(quads, gemm_m // tap_slice // SUM_CHANNELS))
     rows = n_tiles // (tile_w // 8)
     tile_h = _even_share(height.positions, min(rows, height.positions))
     tile_d = _even_share(depth.positions, min(rows // tile_h, depth.positions))
@@ -215,6 +222,7 @@ def fit_config(
         height.most_taps,
         stages,
         1,
+        co_tile,
     )
 
     def size(config: GemmConfig) -> int:
@@ -229,11 +237,22 @@ def fit_config(
         config = replace(config, stages=config.stages - 1)
     if size(config) > shared_bytes:
         return None
-    for pass_rows in range(config.rows, 1, -1):
-        trial = replace(config, pass_rows=_even_share(config.rows, pass_rows))
-        if size(trial) <= max(shared_bytes, size(config)):
-            return trial
-    return config
+    for most_rows in range(config.rows, 0, -1):
+        trial = replace(config, pass_rows=_even_share(config.rows, most_rows))
+        if size(trial) <= shared_bytes:
+            break
+    return replace(trial, sum_channels=_sum_channels(trial))
+
+
+def _sum_channels(config: GemmConfig) -> int:
+    """Return the channels of a thread of the epilogue that keep the threads busy."""
+
+    def cost(channels: int) -> int:
+        items = -(-config.co_tile // channels) * config.pass_rows * config.segment
+        # Finding the taps of an output costs about as much as summing 16 channels.
+        return -(-items // config.threads) * (channels + 16)
+
+    return min(range(SUM_CHANNELS, config.co_tile + 1, SUM_CHANNELS), key=cost)
 
 
 def _even_share(total: int, most: int) -> int:
@@ -331,6 +350,7 @@ def plan_implicit_gemm(
         ("copy_elements", unit // dtype.itemsize),
         ("channel_pitch", layout.channel_pitch),
         ("product_pitch", layout.product_pitch),
+        ("sum_channels", config.sum_channels),
         ("sums", layout.sums),
     ):
         gemm[name] = value

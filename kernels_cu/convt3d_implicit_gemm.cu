@@ -45,9 +45,9 @@
 /// Output channels that a thread sums at a time in the epilogue.
 constexpr int kSumChannels = 4;
 
-/// Two products of one row, stored together.
-struct alignas(2 * sizeof(Accumulator)) ProductPair {
-  Accumulator value[2];
+/// Products or sums of consecutive output channels, loaded together.
+struct alignas(16) ChannelVector {
+  Accumulator channel[kSumChannels];
 };
 
 /// A tap interval [begin, end) of one axis, of those of the phase.
@@ -118,30 +118,53 @@ __device__ inline void add_terms(Accumulator (&sum)[kWarpNTiles][4],
   }
 }
 
-/// Adds the products of an output's taps along W, from `tap` up, to the sums of some channels.
+/// The products of one output of a row: `count` of them for each channel, `step` apart.
+struct OutputTaps {
+  const Accumulator* first;
+  int count;
+  int step;
+};
+
+/// Finds the products that make up an output, of the taps along W in [first_tap, end_tap).
 ///
-/// kEvery: there are kSumChannels channels, so that none is tested.
-/// product       of the first tap and channel
-/// tap, end_tap  taps of the kernel; tap_pitch products lie between two of them
-/// input         coordinate that the first tap meets; later ones meet lower ones
-template <bool kEvery>
-__device__ inline void add_taps(Accumulator (&total)[kSumChannels], const Accumulator* product,
-                                Index tap, Index end_tap, Index input, const AxisParams& axis,
-                                int product_pitch, int tap_pitch, int channels) {
+/// of_row       the products of the row, from input coordinate first_input up
+/// input_pitch  from one input to the next; tap_pitch from one tap of the kernel to the next
+__device__ inline OutputTaps taps_of_output(const Params& p, Index output, Index first_tap,
+                                            Index end_tap, const Accumulator* of_row,
+                                            Index first_input, int input_pitch, int tap_pitch) {
+  const AxisParams& axis = p.axis[2];
   const Index tap_step = static_cast<Index>(axis.tap_step);
   const Index input_step = static_cast<Index>(axis.input_step);
-  const int step = static_cast<int>(tap_step) * tap_pitch - static_cast<int>(input_step);
-  const Accumulator* of_channel[kSumChannels];
-#pragma unroll
-  for (int c = 0; c < kSumChannels; ++c) of_channel[c] = product + c * product_pitch;
-  for (; tap < end_tap && input >= 0; tap += tap_step, input -= input_step) {
-    const bool exists = input < axis.input;
-#pragma unroll
-    for (int c = 0; c < kSumChannels; ++c) {
-      if (exists && (kEvery || c < channels)) total[c] = total[c] + *of_channel[c];
-      of_channel[c] += step;
-    }
+  OutputTaps taps{
+      of_row, 0,
+      static_cast<int>(tap_step) * tap_pitch - static_cast<int>(input_step) * input_pitch};
+  // As in phase_of_axis.
+  Index residue;
+  const Index quotient =
+      divmod(output + static_cast<Index>(axis.padding), p.gemm.stride_w, &residue);
+  Index remainder;
+  const Index shift = divmod(residue, p.gemm.gcd_w, &remainder);
+  if (remainder != 0) return taps;
+  Index tap;
+  divmod(shift * static_cast<Index>(axis.inverse), p.gemm.tap_step_w, &tap);
+  Index input = quotient - divmod(tap * static_cast<Index>(axis.dilation) - residue,
+                                  p.gemm.stride_w, &remainder);
+  if (tap < first_tap) {
+    const Index skipped = divmod(first_tap - tap + tap_step - 1, p.gemm.tap_step_w, &remainder);
+    tap += skipped * tap_step;
+    input -= skipped * input_step;
   }
+  while (tap < end_tap && input >= axis.input) {
+    tap += tap_step;
+    input -= input_step;
+  }
+  taps.first += static_cast<int>(input - first_input) * input_pitch +
+                static_cast<int>(tap - first_tap) * tap_pitch;
+  for (; tap < end_tap && input >= 0; tap += tap_step) {
+    ++taps.count;
+    input -= input_step;
+  }
+  return taps;
 }
 
 extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
@@ -380,33 +403,32 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       const int product_pitch = static_cast<int>(gemm.product_pitch);
       const int pass_rows = static_cast<int>(gemm.pass_rows.divisor);
       const int segment_outputs = static_cast<int>(gemm.segment.divisor);
-      const int co_chunks = (co_count + kSumChannels - 1) / kSumChannels;
-      const int tap_pitch = static_cast<int>(gemm.co_tile.divisor) * product_pitch;
+      const int sum_channels = static_cast<int>(gemm.sum_channels);
+      const int parts = (co_count + sum_channels - 1) / sum_channels;
       for (int first_row = 0; first_row < rows; first_row += pass_rows) {
         __syncthreads();  // the stages, or the products of the previous pass, have been used
 #pragma unroll
         for (int i = 0; i < kWarpNTiles; ++i) {
           const int row = tile_row[i] - first_row;
           if (tile_row[i] < 0 || row < 0 || row >= pass_rows) continue;
-          Accumulator* const target = product +
-                                      (warp_m * kWarpMTiles * 16 + lane / 4) * product_pitch +
-                                      row * tile_w + tile_place[i] + lane % 4 * 2;
+          Accumulator* const target =
+              product + (row * tile_w + tile_place[i] + lane % 4 * 2) * product_pitch +
+              warp_m * kWarpMTiles * 16 + lane / 4;
 #pragma unroll
           for (int m = 0; m < kWarpMTiles; ++m) {
-            *reinterpret_cast<ProductPair*>(target + m * 16 * product_pitch) = {
-                {sum[m][i][0], sum[m][i][1]}};
-            *reinterpret_cast<ProductPair*>(target + (m * 16 + 8) * product_pitch) = {
-                {sum[m][i][2], sum[m][i][3]}};
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              target[j % 2 * product_pitch + m * 16 + j / 2 * 8] = sum[m][i][j];
+            }
           }
         }
         __syncthreads();  // the products of the pass are complete
 
-        const int items = co_chunks * pass_rows * segment_outputs;
+        const int items = parts * pass_rows * segment_outputs;
         for (int e = static_cast<int>(threadIdx.x); e < items; e += static_cast<int>(blockDim.x)) {
           int place;
           int row;
-          const int chunk =
-              divmod(divmod(e, gemm.segment, &place), gemm.pass_rows, &row) * kSumChannels;
+          const int part = divmod(divmod(e, gemm.segment, &place), gemm.pass_rows, &row);
           int h;
           const int d = divmod(first_row + row, gemm.tile_h, &h);
           const Index output[3] = {
@@ -417,67 +439,50 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
               output[2] >= end_output) {
             continue;
           }
-          const int channels = min(co_count - chunk, kSumChannels);
-          Accumulator total[kSumChannels];
-          Accumulator* const kept =
-              sums + (chunk * rows + first_row + row) * segment_outputs + place;
-          const int kept_pitch = rows * segment_outputs;
-#pragma unroll
-          for (int c = 0; c < kSumChannels; ++c) {
-            total[c] =
-                slice > 0 && c < channels ? kept[c * kept_pitch] : EmptySum<Accumulator>::value();
-          }
-
-          // The taps along W that reach this output, as in phase_of_axis.
-          Index residue;
-          const Index quotient = divmod(output[2] + padding_w, gemm.stride_w, &residue);
-          Index remainder;
-          const Index shift = divmod(residue, gemm.gcd_w, &remainder);
-          if (remainder == 0) {
-            Index tap;
-            divmod(shift * static_cast<Index>(p.axis[2].inverse), gemm.tap_step_w, &tap);
-            Index zero;
-            Index input = quotient - divmod(tap * dilation_w - residue, gemm.stride_w, &zero);
-            if (tap < first_tap) {
-              const Index skipped =
-                  divmod(first_tap - tap + static_cast<Index>(p.axis[2].tap_step) - 1,
-                         gemm.tap_step_w, &zero);
-              tap += skipped * static_cast<Index>(p.axis[2].tap_step);
-              input -= skipped * static_cast<Index>(p.axis[2].input_step);
-            }
-            const Accumulator* const first_product = product + chunk * product_pitch +
-                                                     row * tile_w +
-                                                     static_cast<int>(tap - first_tap) * tap_pitch +
-                                                     static_cast<int>(input - first_input);
-            if (channels == kSumChannels) {
-              add_taps<true>(total, first_product, tap, end_tap, input, p.axis[2], product_pitch,
-                             tap_pitch, channels);
-            } else {
-              add_taps<false>(total, first_product, tap, end_tap, input, p.axis[2], product_pitch,
-                              tap_pitch, channels);
-            }
-          }
-
-          if (slice + 1 < slices) {
+          const OutputTaps taps = taps_of_output(
+              p, output[2], first_tap, end_tap, product + row * tile_w * product_pitch, first_input,
+              product_pitch, static_cast<int>(gemm.co_tile.divisor));
+          const int end_channel = min((part + 1) * sum_channels, co_count);
+          for (int channel = part * sum_channels; channel < end_channel; channel += kSumChannels) {
+            const int channels = min(end_channel - channel, kSumChannels);
+            const int kept_pitch = rows * segment_outputs;
+            Accumulator* const kept =
+                sums + channel * kept_pitch + (first_row + row) * segment_outputs + place;
+            ChannelVector total;
 #pragma unroll
             for (int c = 0; c < kSumChannels; ++c) {
-              if (c < channels) kept[c * kept_pitch] = total[c];
+              total.channel[c] = EmptySum<Accumulator>::value();
+              if (slice > 0 && c < channels) total.channel[c] = kept[c * kept_pitch];
             }
-            continue;
-          }
-          Element* const target =
-              y + ((n * groups + group) * out_channels + first_co + chunk) * output_volume +
-              (output[0] * output_h + output[1]) * output_w + output[2];
+            const Accumulator* source = taps.first + channel;
+            for (int i = 0; i < taps.count; ++i) {
+              const ChannelVector value = *reinterpret_cast<const ChannelVector*>(source);
 #pragma unroll
-          for (int c = 0; c < kSumChannels; ++c) {
-            if (c >= channels) break;
-            const Index co = first_co + chunk + c;
-            if (total[c] != total[c]) {
-              total[c] = direct_sum(x, weight, p, n, group, co, output);
+              for (int c = 0; c < kSumChannels; ++c) {
+                total.channel[c] = total.channel[c] + value.channel[c];
+              }
+              source += taps.step;
             }
-            Accumulator offset{};
-            if (p.has_bias) offset = to_accumulator(bias[group * out_channels + co]);
-            store(target + c * output_volume, finish(total[c], offset, p));
+            if (slice + 1 < slices) {
+#pragma unroll
+              for (int c = 0; c < kSumChannels; ++c) {
+                if (c < channels) kept[c * kept_pitch] = total.channel[c];
+              }
+              continue;
+            }
+            const Index co = first_co + channel;
+            Element* const target = y + ((n * groups + group) * out_channels + co) * output_volume +
+                                    (output[0] * output_h + output[1]) * output_w + output[2];
+#pragma unroll
+            for (int c = 0; c < kSumChannels; ++c) {
+              if (c >= channels) break;
+              if (total.channel[c] != total.channel[c]) {
+                total.channel[c] = direct_sum(x, weight, p, n, group, co + c, output);
+              }
+              Accumulator offset{};
+              if (p.has_bias) offset = to_accumulator(bias[group * out_channels + co + c]);
+              store(target + c * output_volume, finish(total.channel[c], offset, p));
+            }
           }
         }
       }

@@ -49,7 +49,8 @@ struct GemmParams {
   long long copy_elements;
   long long channel_pitch;  // elements from one channel of a stage to the next
   FastDivmod pass_rows;     // output rows that are summed at a time
-  long long product_pitch;  // elements from one row of products to the next
+  long long product_pitch;  // elements from the products of one input to those of the next
+  long long sum_channels;   // that a thread of the epilogue sums for one output, a multiple of 4
   long long sums;           // bytes from the start of shared memory to the sums of tap slices
   FastDivmod stride_w;
   FastDivmod gcd_w;
