@@ -42,9 +42,6 @@
 #include <tensor_core.cuh>
 #include <tile_load.cuh>
 
-/// Output channels that a thread sums at a time in the epilogue.
-constexpr int kSumChannels = 4;
-
 /// Products or sums of consecutive output channels, loaded together.
 struct alignas(16) ChannelVector {
   Accumulator channel[kSumChannels];
@@ -167,11 +164,62 @@ __device__ inline OutputTaps taps_of_output(const Params& p, Index output, Index
   return taps;
 }
 
+/// One output position, for all channels of a block.
+struct OutputRow {
+  Index n;
+  Index group;
+  Index coordinate[3];
+  Element* y;  // of the block's first channel
+  Index channel_step;
+};
+
+/// Stores the sums of consecutive output channels: bias, epilogue, rounding.
+///
+/// kEvery: there are kSumChannels channels, so that none is tested.
+/// first_co  first channel of the block, within the group; `channel` counts from it
+template <bool kEvery>
+__device__ inline void store_channels(ChannelVector total, const OutputRow& output, Index first_co,
+                                      int channel, int channels, const Element* __restrict__ x,
+                                      const Element* __restrict__ weight,
+                                      const Element* __restrict__ bias, const Params& p) {
+  bool any_nan = false;
+#pragma unroll
+  for (int c = 0; c < kSumChannels; ++c) any_nan |= total.channel[c] != total.channel[c];
+  if (any_nan) {
+    // Seldom: not unrolled, so that it costs the others nothing.
+#pragma unroll 1
+    for (int c = 0; c < channels; ++c) {
+      const Accumulator again = direct_sum(x, weight, p, output.n, output.group,
+                                           first_co + channel + c, output.coordinate);
+#pragma unroll
+      for (int i = 0; i < kSumChannels; ++i) {
+        if (i == c) total.channel[i] = again;
+      }
+    }
+  }
+  ChannelVector offset{};
+  if (p.has_bias) {
+    const Element* source =
+        bias + output.group * static_cast<Index>(p.out_channels) + first_co + channel;
+#pragma unroll
+    for (int c = 0; c < kSumChannels; ++c) {
+      if (kEvery || c < channels) offset.channel[c] = to_accumulator(source[c]);
+    }
+  }
+  Element* target = output.y + channel * output.channel_step;
+#pragma unroll
+  for (int c = 0; c < kSumChannels; ++c) {
+    if (kEvery || c < channels) store(target, finish(total.channel[c], offset.channel[c], p));
+    target += output.channel_step;
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
     convt3d_implicit_gemm(const Element* __restrict__ x, const Element* __restrict__ weight,
                           const uint4* __restrict__ packed, const Element* __restrict__ bias,
                           Element* __restrict__ y, const __grid_constant__ Params p) {
   constexpr int kParts = TensorMath::kParts;
+  constexpr int kElementBytes = static_cast<int>(sizeof(Element));
   unsigned char* const shared = dynamic_shared_memory();
   const GemmParams& gemm = p.gemm;
 
@@ -194,25 +242,25 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   const int tile_h = static_cast<int>(p.axis[1].tile);
   const int tile_w = static_cast<int>(p.axis[2].tile);
   const int rows = tile_d * tile_h;
-  const int m_tiles = static_cast<int>(gemm.m_tiles);
-  const int stage_steps = static_cast<int>(gemm.stage_steps);
+  const int m_tiles = gemm.m_tiles;
+  const int stage_steps = gemm.stage_steps;
   const Index stage_channels = stage_steps * TensorMath::kStepK;
   const Index stage_taps_h = static_cast<Index>(gemm.stage_taps_h);
   const int stage_rows_h = static_cast<int>(gemm.stage_rows_h.divisor);
-  const int pitch = static_cast<int>(gemm.channel_pitch);
+  const int pitch = gemm.channel_pitch * kElementBytes;
   const int step_h = static_cast<int>(p.axis[1].input_step);
-  const int stages = static_cast<int>(gemm.stages);
+  const int stages = gemm.stages;
   const int fragments = m_tiles * kParts * 32;  // of one k step and one tap along height
 
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int warp_m = warp % static_cast<int>(gemm.warps_m);
-  const int warp_n = warp / static_cast<int>(gemm.warps_m);
+  const int warp_m = warp % gemm.warps_m;
+  const int warp_n = warp / gemm.warps_m;
 
   // The rows and places in a row of this warp's tiles of 8 inputs.
   int tile_row[kWarpNTiles];     // -1 past the last row
   int tile_place[kWarpNTiles];   // first position
-  int tile_offset[kWarpNTiles];  // inside a channel of a stage, for the last tap along height
+  int tile_offset[kWarpNTiles];  // bytes inside a stage, for the last tap along height
   WarpRows warp_rows{tile_d, 0, tile_h, 0};
 #pragma unroll
   for (int i = 0; i < kWarpNTiles; ++i) {
@@ -222,7 +270,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
     const int d = divmod(row, gemm.tile_h, &h);
     tile_row[i] = row < rows ? row : -1;
     tile_place[i] = 8 * place;
-    tile_offset[i] = row < rows ? (d * stage_rows_h + h) * tile_w + 8 * place : 0;
+    tile_offset[i] = row < rows ? ((d * stage_rows_h + h) * tile_w + 8 * place) * kElementBytes : 0;
     if (row < rows) warp_rows.include(d, h);
   }
   TensorMath::add_lane(lane, pitch, tile_offset);
@@ -336,28 +384,33 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       };
 
       const auto multiply_stage = [&](const StageOfK& k, int buffer) {
-        unsigned char* const memory = shared + buffer * gemm.stage_bytes;
-        const Element* const x_tile = reinterpret_cast<const Element*>(memory);
-        const uint4* const weights = reinterpret_cast<const uint4*>(memory + gemm.stage_weights) +
-                                     warp_m * kWarpMTiles * kParts * 32 + lane;
         if (k.tap_d < warp_taps_d.begin || k.tap_d >= warp_taps_d.end) return;
+        const unsigned x_tile = shared_address(shared + buffer * gemm.stage_bytes);
+        const unsigned weights =
+            x_tile + static_cast<unsigned>(gemm.stage_weights) +
+            static_cast<unsigned>(sizeof(uint4)) * (warp_m * kWarpMTiles * kParts * 32 + lane);
         const int taps = static_cast<int>(min(stage_taps_h, taps_h.end - k.tap_h));
         const int first = static_cast<int>(max(warp_taps_h.begin - k.tap_h, static_cast<Index>(0)));
         const int end = static_cast<int>(min(warp_taps_h.end - k.tap_h, static_cast<Index>(taps)));
         const int steps = static_cast<int>(
             min(static_cast<Index>(stage_steps), k_steps - k.channel / TensorMath::kStepK));
         for (int tap = first; tap < end; ++tap) {
-          const Element* const tap_x = x_tile + (taps - 1 - tap) * step_h * tile_w;
+          const unsigned tap_x = x_tile + (taps - 1 - tap) * step_h * tile_w * kElementBytes;
           for (int step = 0; step < steps; ++step) {
             TensorMath::XFragment fragment[kWarpNTiles];
             TensorMath::load(tap_x + step * TensorMath::kStepK * pitch, pitch, tile_offset,
                              fragment);
-            const uint4* const step_weights = weights + (step * taps + tap) * fragments;
+            const unsigned step_weights =
+                weights + static_cast<unsigned>(sizeof(uint4)) * ((step * taps + tap) * fragments);
 #pragma unroll
             for (int m = 0; m < kWarpMTiles; ++m) {
               uint4 part[kParts];
 #pragma unroll
-              for (int i = 0; i < kParts; ++i) part[i] = step_weights[(m * kParts + i) * 32];
+              for (int i = 0; i < kParts; ++i) {
+                part[i] = load_shared(
+                    step_weights + static_cast<unsigned>(sizeof(uint4)) * ((m * kParts + i) * 32),
+                    uint4());
+              }
               add_terms<0>(sum[m], part, fragment);
             }
           }
@@ -399,11 +452,12 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       }
 
       Accumulator* const product = reinterpret_cast<Accumulator*>(shared);
-      Accumulator* const sums = reinterpret_cast<Accumulator*>(shared + gemm.sums);
-      const int product_pitch = static_cast<int>(gemm.product_pitch);
+      ChannelVector* const sums = reinterpret_cast<ChannelVector*>(shared + gemm.sums);
+      const int product_pitch = gemm.product_pitch;
       const int pass_rows = static_cast<int>(gemm.pass_rows.divisor);
       const int segment_outputs = static_cast<int>(gemm.segment.divisor);
-      const int sum_channels = static_cast<int>(gemm.sum_channels);
+      const int sum_channels = gemm.sum_channels;
+      const int co_tile_size = static_cast<int>(gemm.co_tile.divisor);
       const int parts = (co_count + sum_channels - 1) / sum_channels;
       for (int first_row = 0; first_row < rows; first_row += pass_rows) {
         __syncthreads();  // the stages, or the products of the previous pass, have been used
@@ -411,15 +465,16 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         for (int i = 0; i < kWarpNTiles; ++i) {
           const int row = tile_row[i] - first_row;
           if (tile_row[i] < 0 || row < 0 || row >= pass_rows) continue;
-          Accumulator* const target =
-              product + (row * tile_w + tile_place[i] + lane % 4 * 2) * product_pitch +
-              warp_m * kWarpMTiles * 16 + lane / 4;
+          Accumulator* const even = product +
+                                    (row * tile_w + tile_place[i] + lane % 4 * 2) * product_pitch +
+                                    warp_m * kWarpMTiles * 16 + lane / 4;
+          Accumulator* const odd = even + product_pitch;
 #pragma unroll
           for (int m = 0; m < kWarpMTiles; ++m) {
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-              target[j % 2 * product_pitch + m * 16 + j / 2 * 8] = sum[m][i][j];
-            }
+            even[16 * m] = sum[m][i][0];
+            odd[16 * m] = sum[m][i][1];
+            even[16 * m + 8] = sum[m][i][2];
+            odd[16 * m + 8] = sum[m][i][3];
           }
         }
         __syncthreads();  // the products of the pass are complete
@@ -442,19 +497,29 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
           const OutputTaps taps = taps_of_output(
               p, output[2], first_tap, end_tap, product + row * tile_w * product_pitch, first_input,
               product_pitch, static_cast<int>(gemm.co_tile.divisor));
+          const OutputRow target{
+              n,
+              group,
+              {output[0], output[1], output[2]},
+              y + ((n * groups + group) * out_channels + first_co) * output_volume +
+                  (output[0] * output_h + output[1]) * output_w + output[2],
+              output_volume};
+          // Of the slices so far.
+          const auto kept_sums = [&](int channel) {
+            const int position = (first_row + row) * segment_outputs + place;
+            return sums + (position * co_tile_size + channel) / kSumChannels;
+          };
           const int end_channel = min((part + 1) * sum_channels, co_count);
           for (int channel = part * sum_channels; channel < end_channel; channel += kSumChannels) {
             const int channels = min(end_channel - channel, kSumChannels);
-            const int kept_pitch = rows * segment_outputs;
-            Accumulator* const kept =
-                sums + channel * kept_pitch + (first_row + row) * segment_outputs + place;
             ChannelVector total;
 #pragma unroll
             for (int c = 0; c < kSumChannels; ++c) {
               total.channel[c] = EmptySum<Accumulator>::value();
-              if (slice > 0 && c < channels) total.channel[c] = kept[c * kept_pitch];
             }
+            if (slice > 0) total = *kept_sums(channel);
             const Accumulator* source = taps.first + channel;
+#pragma unroll 1
             for (int i = 0; i < taps.count; ++i) {
               const ChannelVector value = *reinterpret_cast<const ChannelVector*>(source);
 #pragma unroll
@@ -464,24 +529,11 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
               source += taps.step;
             }
             if (slice + 1 < slices) {
-#pragma unroll
-              for (int c = 0; c < kSumChannels; ++c) {
-                if (c < channels) kept[c * kept_pitch] = total.channel[c];
-              }
-              continue;
-            }
-            const Index co = first_co + channel;
-            Element* const target = y + ((n * groups + group) * out_channels + co) * output_volume +
-                                    (output[0] * output_h + output[1]) * output_w + output[2];
-#pragma unroll
-            for (int c = 0; c < kSumChannels; ++c) {
-              if (c >= channels) break;
-              if (total.channel[c] != total.channel[c]) {
-                total.channel[c] = direct_sum(x, weight, p, n, group, co + c, output);
-              }
-              Accumulator offset{};
-              if (p.has_bias) offset = to_accumulator(bias[group * out_channels + co + c]);
-              store(target + c * output_volume, finish(total.channel[c], offset, p));
+              *kept_sums(channel) = total;
+            } else if (channels == kSumChannels) {
+              store_channels<true>(total, target, first_co, channel, channels, x, weight, bias, p);
+            } else {
+              store_channels<false>(total, target, first_co, channel, channels, x, weight, bias, p);
             }
           }
         }

@@ -32,26 +32,26 @@ struct AxisParams {
 /// The tiles of the implicit GEMM. AxisParams::tile holds output rows of a phase along depth and
 /// height, and inputs along width; tap_slice taps along width are multiplied at a time.
 struct GemmParams {
-  FastDivmod co_tile;      // output channels of a block
-  long long m_tiles;       // of 16 rows (tap along W, output channel), in a block
-  long long warps_m;       // of a block, along m
-  FastDivmod row_tiles;    // of 8 inputs, in a row
-  FastDivmod tile_h;       // output rows of a block along height
-  FastDivmod segment;      // outputs of a block along width
-  long long stage_steps;   // k steps of a stage
-  long long stage_taps_h;  // taps along height of a stage
-  long long stages;        // buffers of the pipeline, 2 to 4
-  long long stage_bytes;
-  long long stage_weights;  // bytes from a stage's x tile to its weights
+  FastDivmod co_tile;    // output channels of a block
+  int m_tiles;           // of 16 rows (tap along W, output channel), in a block
+  int warps_m;           // of a block, along m
+  FastDivmod row_tiles;  // of 8 inputs, in a row
+  FastDivmod tile_h;     // output rows of a block along height
+  FastDivmod segment;    // outputs of a block along width
+  int stage_steps;       // k steps of a stage
+  int stage_taps_h;      // taps along height of a stage
+  int stages;            // buffers of the pipeline, 2 to 4
+  int stage_bytes;
+  int stage_weights;        // bytes from a stage's x tile to its weights
   FastDivmod stage_rows_h;  // input rows of a stage along height
   FastDivmod row_copies;    // asynchronous copies of a row
   FastDivmod copies;        // asynchronous copies of a channel
-  long long copy_elements;
-  long long channel_pitch;  // elements from one channel of a stage to the next
-  FastDivmod pass_rows;     // output rows that are summed at a time
-  long long product_pitch;  // elements from the products of one input to those of the next
-  long long sum_channels;   // that a thread of the epilogue sums for one output, a multiple of 4
-  long long sums;           // bytes from the start of shared memory to the sums of tap slices
+  int copy_elements;
+  int channel_pitch;     // elements from one channel of a stage to the next
+  FastDivmod pass_rows;  // output rows that are summed at a time
+  int product_pitch;     // elements from the products of one input to those of the next
+  int sum_channels;      // that a thread of the epilogue sums for one output
+  int sums;              // bytes from the start of shared memory to the sums of tap slices
   FastDivmod stride_w;
   FastDivmod gcd_w;
   FastDivmod tap_step_w;

@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   const Index in_channels = static_cast<Index>(p.in_channels);
   const Index out_channels = static_cast<Index>(p.out_channels);
   const Index steps = (in_channels + TensorMath::kStepK - 1) / TensorMath::kStepK;
-  const int m_tiles = static_cast<int>(p.gemm.m_tiles);
+  const int m_tiles = p.gemm.m_tiles;
 
   // `tiles` counts lanes. In 64 bits: the last block may reach past 2^31.
   const long long place = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;

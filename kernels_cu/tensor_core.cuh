@@ -50,7 +50,9 @@ struct Math16 {
     part[0] = {bits[0], bits[1], bits[2], bits[3]};
   }
 
-  /// Adds to the offsets of some tiles of 8 positions what `load` wants of this lane.
+  /// Adds to the byte offsets of some tiles of 8 positions what `load` wants of this lane.
+  ///
+  /// pitch  bytes from one channel to the next
   template <int kTiles>
   __device__ static void add_lane(int lane, int pitch, int (&offset)[kTiles]) {
 #pragma unroll
@@ -60,9 +62,9 @@ struct Math16 {
     }
   }
 
-  /// Loads the fragments of one k step of x for some tiles of 8 positions.
+  /// Loads the fragments of one k step of x, at a shared address, for some tiles of 8 positions.
   template <int kTiles>
-  __device__ static void load(const Element* x, int pitch, const int (&offset)[kTiles],
+  __device__ static void load(unsigned x, int pitch, const int (&offset)[kTiles],
                               XFragment (&fragment)[kTiles]) {
     static_assert(kTiles % 2 == 0, "ldmatrix loads two tiles at a time");
 #pragma unroll
@@ -91,12 +93,13 @@ struct Math<0> : Math16<false> {};
 template <>
 struct Math<1> : Math16<true> {};
 
-/// Adds to the offsets of some tiles of 8 positions what loads of single elements want of a lane:
-/// channel t and position g of lane 4g + t.
+/// Adds to the byte offsets of some tiles of 8 positions what loads of single elements want of a
+/// lane: channel t and position g of lane 4g + t.
 template <int kTiles>
 __device__ inline void add_lane_of_element(int lane, int pitch, int (&offset)[kTiles]) {
 #pragma unroll
-  for (int i = 0; i < kTiles; ++i) offset[i] += lane % 4 * pitch + lane / 4;
+  for (int i = 0; i < kTiles; ++i)
+    offset[i] += lane % 4 * pitch + lane / 4 * static_cast<int>(sizeof(Element));
 }
 
 /// The three products of split operands, smallest first.
@@ -132,14 +135,14 @@ struct MathTf32 {
   }
 
   template <int kTiles>
-  __device__ static void load(const float* x, int pitch, const int (&offset)[kTiles],
+  __device__ static void load(unsigned x, int pitch, const int (&offset)[kTiles],
                               XFragment (&fragment)[kTiles]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float* channel = x + 4 * r * pitch;
+      const unsigned channel = x + 4 * r * pitch;
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        const float value = channel[offset[i]];
+        const float value = load_shared(channel + offset[i], float());
         fragment[i].k[0][r] = float_to_tf32(value);
         if constexpr (kSplit) {
           fragment[i].k[1][r] = float_to_tf32(value - __uint_as_float(fragment[i].k[0][r]));
@@ -198,15 +201,16 @@ struct Math<4> {
   }
 
   template <int kTiles>
-  __device__ static void load(const float* x, int pitch, const int (&offset)[kTiles],
+  __device__ static void load(unsigned x, int pitch, const int (&offset)[kTiles],
                               XFragment (&fragment)[kTiles]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float* low = x + 8 * r * pitch;
-      const float* high = low + 4 * pitch;
+      const unsigned low = x + 8 * r * pitch;
+      const unsigned high = low + 4 * pitch;
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        split(low[offset[i]], high[offset[i]], &fragment[i].k[0][r], &fragment[i].k[1][r]);
+        split(load_shared(low + offset[i], float()), load_shared(high + offset[i], float()),
+              &fragment[i].k[0][r], &fragment[i].k[1][r]);
       }
     }
   }
@@ -245,10 +249,10 @@ struct Math<5> {
   }
 
   template <int kTiles>
-  __device__ static void load(const double* x, int, const int (&offset)[kTiles],
+  __device__ static void load(unsigned x, int, const int (&offset)[kTiles],
                               XFragment (&fragment)[kTiles]) {
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) fragment[i] = x[offset[i]];
+    for (int i = 0; i < kTiles; ++i) fragment[i] = load_shared(x + offset[i], double());
   }
 
   __device__ static double join(unsigned low, unsigned high) {

@@ -41,9 +41,9 @@ __device__ inline void load_x(Element* tile, const Element* __restrict__ x, cons
                               const XStage& stage, int channels) {
   const GemmParams& gemm = p.gemm;
   const int copies = static_cast<int>(gemm.copies.divisor);
-  const int unit = static_cast<int>(gemm.copy_elements);
+  const int unit = gemm.copy_elements;
   const int unit_bytes = unit * static_cast<int>(sizeof(Element));
-  const int pitch = static_cast<int>(gemm.channel_pitch);
+  const int pitch = gemm.channel_pitch;
   const int tile_w = static_cast<int>(p.axis[2].tile);
   const Index input_h = static_cast<Index>(p.axis[1].input);
   const Index input_w = static_cast<Index>(p.axis[2].input);

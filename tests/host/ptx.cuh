@@ -57,6 +57,19 @@ inline unsigned floats_to_bfloat16x2(float low, float high) {
   return float_to_bfloat16(low) | float_to_bfloat16(high) << 16;
 }
 
+/// An offset into the dynamic shared memory.
+inline unsigned shared_address(const void* object) {
+  return static_cast<unsigned>(static_cast<const unsigned char*>(object) - dynamic_shared_memory());
+}
+
+template <class T>
+inline T load_shared(unsigned address, T) {
+  if (address % sizeof(T)) __builtin_trap();
+  T value;
+  std::memcpy(&value, dynamic_shared_memory() + address, sizeof value);
+  return value;
+}
+
 // Asynchronous copies are done at once: the weakest thing that a device may do to a kernel that
 // waits for them too late is left to the device itself.
 
@@ -110,9 +123,9 @@ inline void mma_float64(double& sum0, double& sum1, double a, double b) {
   }
 }
 
-inline void load_matrices_transposed(unsigned (&matrix)[4], const void* row) {
-  if (reinterpret_cast<uintptr_t>(row) % 16) __builtin_trap();
-  const auto* own = static_cast<const unsigned short*>(row);
+inline void load_matrices_transposed(unsigned (&matrix)[4], unsigned address) {
+  if (address % 16) __builtin_trap();
+  const auto* own = reinterpret_cast<const unsigned short*>(dynamic_shared_memory() + address);
   const host::WarpView<const unsigned short*> warp(&own);
   const int g = threadIdx.x % 32 / 4;
   const int t = threadIdx.x % 4;
