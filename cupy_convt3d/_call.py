@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from cupy_convt3d._activation import Activation, activation_of, check_activation
 from cupy_convt3d._algorithm import check_algorithm
 from cupy_convt3d._dtypes import KernelDtype, kernel_dtype
+from cupy_convt3d._precision import precision_of
 from cupy_convt3d._problem import Problem, Triple, index, make_problem, shape_tuple, triple
 
 Shape = tuple[int, ...]
@@ -25,6 +28,9 @@ class Settings(NamedTuple):
     output_size: Shape | None
     algorithm: str
     deterministic: bool
+    precision: str
+    activation: Activation
+    config: Hashable
 
 
 def settings_of(
@@ -36,6 +42,10 @@ def settings_of(
     output_size: Any,
     algorithm: Any,
     deterministic: Any,
+    precision: Any = "ieee",
+    activation: Any = None,
+    negative_slope: Any = 0.01,
+    config: Any = None,
 ) -> Settings:
     """Return the canonical settings; raises TypeError or ValueError for wrong kinds of values."""
     check_algorithm(algorithm)
@@ -50,16 +60,20 @@ def settings_of(
         None if output_size is None else shape_tuple(output_size, "output_size"),
         algorithm,
         bool(deterministic),
+        precision_of(precision),
+        activation_of(activation, negative_slope),
+        config,
     )
 
 
-def check_dtypes(x: Any, weight: Any, bias: Any) -> KernelDtype:
-    """Return the common dtype of the operands, or raise TypeError saying which differs."""
+def check_dtypes(x: Any, weight: Any, bias: Any, activation: Activation) -> KernelDtype:
+    """Return the common dtype of the operands; raise TypeError if one differs or is unfit."""
     dtype = _dtype_of(x.dtype, "x")
     for name, operand in (("weight", weight), ("bias", bias)):
         if operand is not None and operand.dtype != x.dtype:
             _dtype_of(operand.dtype, name)
             raise TypeError(f"{name} must have the dtype of x, {dtype.name}, got {operand.dtype}")
+    check_activation(activation, dtype)
     return dtype
 
 

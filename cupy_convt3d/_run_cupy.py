@@ -17,7 +17,7 @@ def run_cupy(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> An
     """Return the transposed convolution of CuPy arrays; see `cupy_convt3d.conv_transpose3d`."""
     import cupy
 
-    dtype = check_dtypes(x, weight, bias)
+    dtype = check_dtypes(x, weight, bias, settings.activation)
     bias_shape = None if bias is None else bias.shape
     problem = checked_problem(x.shape, weight.shape, bias_shape, settings)
     y_shape = problem.y_shape if x.ndim == 5 else problem.y_shape[1:]
@@ -78,7 +78,14 @@ def bound_plan(
     """Return the compiled plan of a signature for ``device``, which must be the current one."""
     problem = checked_problem(x_shape, weight_shape, bias_shape, settings)
     plan = make_plan(
-        problem, dtype, bias_shape is not None, settings.algorithm, settings.deterministic
+        problem,
+        dtype,
+        bias_shape is not None,
+        settings.algorithm,
+        settings.deterministic,
+        precision=settings.precision,
+        activation=settings.activation,
+        config=settings.config,
     )
     return BoundPlan(plan, device)
 

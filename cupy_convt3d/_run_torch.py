@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from cupy_convt3d._activation import Activation
 from cupy_convt3d._call import Settings, Shape, check_dtypes, checked_problem
 from cupy_convt3d._dtypes import KernelDtype
 from cupy_convt3d._numpy_path import conv_transpose3d_numpy
@@ -27,7 +28,7 @@ def run_torch(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> A
     operands = {"x": x, "weight": weight, "bias": bias}
     tensors = {name: t for name, t in (*operands.items(), ("out", out)) if t is not None}
     _check_tensors(torch, tensors)
-    dtype = check_dtypes(x, weight, bias)
+    dtype = check_dtypes(x, weight, bias, settings.activation)
     bias_shape = None if bias is None else tuple(bias.shape)
     problem = checked_problem(tuple(x.shape), tuple(weight.shape), bias_shape, settings)
     y_shape = problem.y_shape if x.ndim == 5 else problem.y_shape[1:]
@@ -40,7 +41,7 @@ def run_torch(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> A
     if x.is_cuda:
         return _run_cuda(torch, x, weight, bias, out, y_shape, dtype, settings)
     y = torch.empty(y_shape, dtype=x.dtype, device=x.device) if out is None else out
-    _run_cpu(torch, problem, x, weight, bias, y)
+    _run_cpu(torch, problem, x, weight, bias, y, settings.activation)
     if out is not None:
         _tell_autograd(torch, out)
     return y
@@ -93,7 +94,15 @@ def _tell_autograd(torch: Any, out: Any) -> None:
         torch.autograd.graph.increment_version(out)
 
 
-def _run_cpu(torch: Any, problem: Problem, x: Any, weight: Any, bias: Any, y: Any) -> None:
+def _run_cpu(
+    torch: Any,
+    problem: Problem,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    y: Any,
+    activation: Activation,
+) -> None:
     x, weight, bias = (
         None if t is None else t.detach().resolve_conj().resolve_neg() for t in (x, weight, bias)
     )
@@ -101,22 +110,31 @@ def _run_cpu(torch: Any, problem: Problem, x: Any, weight: Any, bias: Any, y: An
     y = y.detach().view(problem.y_shape)
     if y.dtype != torch.bfloat16:
         bias_array = None if bias is None else bias.numpy()
-        conv_transpose3d_numpy(problem, x.numpy(), weight.numpy(), bias_array, y.numpy())
+        conv_transpose3d_numpy(
+            problem, x.numpy(), weight.numpy(), bias_array, y.numpy(), activation
+        )
         return
     try:
         import ml_dtypes
     except ImportError:
-        _run_bfloat16_through_float32(torch, problem, x, weight, bias, y)
+        _run_bfloat16_through_float32(torch, problem, x, weight, bias, y, activation)
         return
     views = [
         None if t is None else t.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
         for t in (x, weight, bias, y)
     ]
-    conv_transpose3d_numpy(problem, *views)  # type: ignore[arg-type]
+    x_view, weight_view, bias_view, y_view = views
+    conv_transpose3d_numpy(problem, x_view, weight_view, bias_view, y_view, activation)
 
 
 def _run_bfloat16_through_float32(
-    torch: Any, problem: Problem, x: Any, weight: Any, bias: Any, y: Any
+    torch: Any,
+    problem: Problem,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    y: Any,
+    activation: Activation,
 ) -> None:
     """Run bfloat16 tensors without ml_dtypes, by float32 copies of a few samples at a time."""
     weight = weight.float().numpy()
@@ -127,7 +145,7 @@ def _run_bfloat16_through_float32(
         x_part = x[begin : begin + samples].float().numpy()
         part = replace(problem, batch=x_part.shape[0])
         y_part = np.empty(part.y_shape, dtype=np.float32)
-        conv_transpose3d_numpy(part, x_part, weight, bias, y_part)
+        conv_transpose3d_numpy(part, x_part, weight, bias, y_part, activation)
         y[begin : begin + samples].copy_(torch.from_numpy(y_part))
 
 

@@ -30,7 +30,7 @@ def test_sizes() -> None:
     # most.
     assert FAST_DIVMOD.itemsize == 16
     assert AXIS_PARAMS.itemsize == 16 * 8 + 3 * 16
-    assert PARAMS.itemsize == 3 * AXIS_PARAMS.itemsize + 11 * 8 + 16
+    assert PARAMS.itemsize == 3 * AXIS_PARAMS.itemsize + 12 * 8 + 16
     assert PARAMS.itemsize < 4096 - 5 * 8
 
 

@@ -52,7 +52,7 @@ def test_positional_order_is_torchs() -> None:
         "dilation",
     ]
     kinds = [p.kind for p in inspect.signature(conv_transpose3d).parameters.values()]
-    assert kinds[8:] == [inspect.Parameter.KEYWORD_ONLY] * 4
+    assert kinds[8:] == [inspect.Parameter.KEYWORD_ONLY] * 8
 
 
 def test_public_names() -> None:
