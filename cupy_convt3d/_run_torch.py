@@ -119,12 +119,12 @@ def _run_cpu(
     except ImportError:
         _run_bfloat16_through_float32(torch, problem, x, weight, bias, y, activation)
         return
-    views = [
-        None if t is None else t.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        for t in (x, weight, bias, y)
-    ]
-    x_view, weight_view, bias_view, y_view = views
-    conv_transpose3d_numpy(problem, x_view, weight_view, bias_view, y_view, activation)
+
+    def view(tensor: Any) -> Any:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+
+    bias_view = None if bias is None else view(bias)
+    conv_transpose3d_numpy(problem, view(x), view(weight), bias_view, view(y), activation)
 
 
 def _run_bfloat16_through_float32(
