@@ -48,7 +48,7 @@ def check_activation(activation: Activation, dtype: KernelDtype) -> None:
     if activation.name is not None and dtype.name.startswith("complex"):
         raise TypeError(
             f"activation must be None for complex dtypes, got {activation.name!r} "
-            f"(x has dtype {dtype.name})"
+            f"(the dtype is {dtype.name})"
         )
 
 

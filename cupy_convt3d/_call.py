@@ -12,7 +12,15 @@ from cupy_convt3d._activation import Activation, activation_of, check_activation
 from cupy_convt3d._algorithm import check_algorithm
 from cupy_convt3d._dtypes import KernelDtype, kernel_dtype
 from cupy_convt3d._precision import precision_of
-from cupy_convt3d._problem import Problem, Triple, index, make_problem, shape_tuple, triple
+from cupy_convt3d._problem import (
+    Problem,
+    Triple,
+    index,
+    make_problem,
+    shape_tuple,
+    smallest_x,
+    triple,
+)
 
 Shape = tuple[int, ...]
 
@@ -75,6 +83,43 @@ def check_dtypes(x: Any, weight: Any, bias: Any, activation: Activation) -> Kern
             raise TypeError(f"{name} must have the dtype of x, {dtype.name}, got {operand.dtype}")
     check_activation(activation, dtype)
     return dtype
+
+
+def check_weights(weight: Any, bias: Any, settings: Settings) -> KernelDtype:
+    """Return the dtype of the weights of a plan, after checking all that does not depend on x."""
+    dtype = _dtype_of(weight.dtype, "weight")
+    if bias is not None and bias.dtype != weight.dtype:
+        _dtype_of(bias.dtype, "bias")
+        raise TypeError(f"bias must have the dtype of weight, {dtype.name}, got {bias.dtype}")
+    check_activation(settings.activation, dtype)
+    weight_shape = tuple(weight.shape)
+    x_shape = smallest_x(
+        weight_shape,
+        settings.stride,
+        settings.padding,
+        settings.output_padding,
+        settings.dilation,
+    )
+    checked_problem(x_shape, weight_shape, None if bias is None else tuple(bias.shape), settings)
+    return dtype
+
+
+def check_layer_dtype(x_dtype: Any, dtype: KernelDtype) -> None:
+    """Raise TypeError unless x has the dtype of a plan's weights."""
+    if _dtype_of(x_dtype, "x") != dtype:
+        raise TypeError(f"x must have the dtype of weight, {dtype.name}, got {x_dtype}")
+
+
+def layer_problem(x_shape: Shape, weight: Any, bias: Any, settings: Settings) -> Problem:
+    """Return the problem of a call of a plan, whose weights are known to be right."""
+    channels = weight.shape[0]
+    if len(x_shape) in (4, 5) and x_shape[-4] != channels:
+        raise ValueError(
+            f"x must have C_in = {channels} channels like weight, got {x_shape[-4]} "
+            f"(x has shape {x_shape}, weight {tuple(weight.shape)})"
+        )
+    bias_shape = None if bias is None else tuple(bias.shape)
+    return checked_problem(x_shape, tuple(weight.shape), bias_shape, settings)
 
 
 # NumPy and torch dtypes are hashable, and turning one into text costs microseconds.

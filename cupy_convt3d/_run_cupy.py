@@ -26,8 +26,8 @@ def run_cupy(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> An
         check_out(out, y_shape, x.dtype, out.flags.c_contiguous, out.data.ptr, dtype.itemsize)
         operands = {"x": x, "weight": weight, "bias": bias}
         check_no_overlap(
-            _byte_range(out),
-            {name: _byte_range(a) for name, a in operands.items() if a is not None},
+            byte_range_of(out),
+            {name: byte_range_of(a) for name, a in operands.items() if a is not None},
         )
     if device != cupy.cuda.runtime.getDevice():
         with cupy.cuda.Device(device):
@@ -53,9 +53,9 @@ def _run(
     bound = bound_plan(x.shape, weight.shape, bias_shape, dtype, settings, device)
     workspace = cupy.empty(bound.workspace_bytes, dtype="u1") if bound.workspace_bytes else None
     arrays: dict[Role, Any] = {
-        "x": _dense(cupy, x, "x", dtype.itemsize),
-        "weight": _dense(cupy, weight, "weight", dtype.itemsize),
-        "bias": None if bias is None else _dense(cupy, bias, "bias", dtype.itemsize),
+        "x": dense(cupy, x, "x", dtype.itemsize),
+        "weight": dense(cupy, weight, "weight", dtype.itemsize),
+        "bias": None if bias is None else dense(cupy, bias, "bias", dtype.itemsize),
         "y": y,
         "workspace": workspace,
     }
@@ -90,7 +90,7 @@ def bound_plan(
     return BoundPlan(plan, device)
 
 
-def _dense(cupy: Any, array: Any, name: str, itemsize: int) -> Any:
+def dense(cupy: Any, array: Any, name: str, itemsize: int) -> Any:
     """Return the array itself if kernels can index it, else a C-contiguous, aligned copy."""
     if array.data.ptr % itemsize == 0:
         return array if array.flags.c_contiguous else cupy.ascontiguousarray(array)
@@ -116,5 +116,5 @@ def _common_device(x: Any, weight: Any, bias: Any, out: Any) -> int:
     return result
 
 
-def _byte_range(array: Any) -> tuple[int, int]:
+def byte_range_of(array: Any) -> tuple[int, int]:
     return byte_range(array.data.ptr, array.shape, array.strides, array.itemsize)

@@ -243,7 +243,7 @@ def test_chunks_give_the_same_as_the_whole() -> None:
 @NAMES
 def test_complex_numbers_are_refused(library: Library, dtype: str, name: str) -> None:
     x = library.make(np.ones((1, 1, 2, 2, 2), dtype=dtype))
-    message = rf"activation must be None for complex dtypes, got '{name}' \(x has dtype {dtype}\)"
+    message = rf"activation must be None for complex dtypes, got '{name}' \(the dtype is {dtype}\)"
     with pytest.raises(TypeError, match=message):
         conv_transpose3d(x, x, activation=name)
 

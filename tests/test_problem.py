@@ -56,7 +56,12 @@ def test_positional_order_is_torchs() -> None:
 
 
 def test_public_names() -> None:
-    assert cupy_convt3d.__all__ == ["__version__", "conv_transpose3d", "output_shape"]
+    assert cupy_convt3d.__all__ == [
+        "ConvTranspose3dPlan",
+        "__version__",
+        "conv_transpose3d",
+        "output_shape",
+    ]
 
 
 @pytest.mark.parametrize("stride", [2, np.int64(2), (2, 2, 2), [2, 2, 2], (np.int32(2), 2, 2)])
