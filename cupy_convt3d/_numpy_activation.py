@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cupy_convt3d._activation import Activation
 
 #: Elements that are worked on at a time: their temporaries stay in the caches.
-CHUNK = 1 << 15
+CHUNK = 1 << 13
 
 
 def activate(values: NDArray[Any], activation: Activation) -> None:
@@ -33,7 +33,7 @@ def _activate_chunk(values: NDArray[Any], activation: Activation) -> None:
     elif activation.name == "gelu":
         # By erfc, because 1 + erf has no correct digit left far below 0. NumPy has neither.
         arguments = (values * -math.sqrt(0.5)).tolist()
-        values *= np.fromiter(map(math.erfc, arguments), values.dtype, values.size)
         values *= values.dtype.type(0.5)
+        values *= np.fromiter(map(math.erfc, arguments), values.dtype, values.size)
     elif activation.name == "silu":
         values /= 1 + np.exp(-values)

@@ -25,7 +25,7 @@ __device__ inline Sum finish(Sum sum, Sum bias, const Params& p) {
   } else if constexpr (kActivation == kGelu) {
     // By erfc, because 1 + erf has no correct digit left far below 0.
     const Sum sqrt_half = static_cast<Sum>(0.70710678118654752440);
-    return value * error_function_complement(-value * sqrt_half) * Sum(0.5);
+    return Sum(0.5) * value * error_function_complement(-value * sqrt_half);
   } else if constexpr (kActivation == kSilu) {
     return value / (Sum(1) + exponential(-value));
   } else {

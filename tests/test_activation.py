@@ -198,6 +198,14 @@ def test_the_activation_comes_before_the_rounding(library: Library) -> None:
     np.testing.assert_array_equal(library.read(y).ravel(), np.float16(-45000))
 
 
+@LIBRARIES
+@NAMES
+def test_the_largest_numbers_do_not_overflow(library: Library, name: str) -> None:
+    x = np.full((1, 1, 1, 1, 1), 3e38, dtype=np.float32)
+    y = conv_transpose3d(*library.make_all((x, np.ones_like(x))), activation=name)
+    np.testing.assert_array_equal(library.read(y), x)
+
+
 def test_a_kernel_without_an_activation_has_no_option_for_it() -> None:
     for planner in (plan_gather, plan_scatter):
         for launch in planner(ATOMICS.problem(), DTYPES["float16"], True).launches:
