@@ -4,7 +4,7 @@
 // CONVT3D_INDEX_BITS (32 or 64), CONVT3D_TILE_CO, CONVT3D_TILE_TAPS and CONVT3D_TILE_POSITIONS (the
 // register tile of one thread), CONVT3D_MATH (how tensor cores multiply, tensor_core.cuh),
 // CONVT3D_WARP_M_TILES and CONVT3D_WARP_N_TILES (16 x 8 tiles of sums of one warp),
-// register tile of one thread), CONVT3D_ACTIVATION (one of the constants below, epilogue.cuh),
+// CONVT3D_ACTIVATION (one of the constants below, epilogue.cuh),
 // CONVT3D_PARAMS_SIZE (bytes of Params, as Python counts them).
 #pragma once
 
