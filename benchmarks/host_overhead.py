@@ -15,7 +15,7 @@ from collections.abc import Callable
 import cupy
 import numpy as np
 
-from cupy_convt3d import conv_transpose3d
+from cupy_convt3d import ConvTranspose3dPlan, conv_transpose3d
 
 BATCHES = 30
 CALLS = 200
@@ -40,6 +40,13 @@ def main() -> None:
     weight = cupy.asarray(np.ones((2, 3, 2, 2, 2), dtype=np.float32))
     bias = cupy.asarray(np.ones(3, dtype=np.float32))
     out = conv_transpose3d(x, weight, bias, stride=2)
+    plan = ConvTranspose3dPlan(weight, bias, stride=2)
+    side = cupy.cuda.Stream(non_blocking=True)
+
+    def plan_on_another_stream() -> None:
+        with side:
+            plan(x)
+
     empty = cupy.RawKernel('extern "C" __global__ void empty(const float* x) {}', "empty")
     calls: dict[str, Callable[[], object]] = {
         "conv_transpose3d": lambda: conv_transpose3d(x, weight, bias, stride=2),
@@ -47,6 +54,12 @@ def main() -> None:
             x, weight, bias, stride=(2, 2, 2), algorithm="gather"
         ),
         "conv_transpose3d, out=": lambda: conv_transpose3d(x, weight, bias, stride=2, out=out),
+        "conv_transpose3d, activation='relu'": lambda: conv_transpose3d(
+            x, weight, bias, stride=2, activation="relu"
+        ),
+        "ConvTranspose3dPlan": lambda: plan(x),
+        "ConvTranspose3dPlan, out=": lambda: plan(x, out=out),
+        "ConvTranspose3dPlan, another stream": plan_on_another_stream,
         "an empty cupy.RawKernel": lambda: empty((1,), (32,), (x,)),
     }
     print(f"{'host time per call, microseconds':40s} {'median':>7s} {'best':>7s}")

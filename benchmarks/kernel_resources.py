@@ -19,6 +19,7 @@ from cupy_backends.cuda.libs import nvrtc
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from cupy_convt3d._activation import ACTIVATIONS
 from cupy_convt3d._dtypes import DTYPES
 from cupy_convt3d._loader import compile_options, kernel_source
 from cupy_convt3d._plan import Launch
@@ -93,18 +94,19 @@ def faults(launch: Launch, usage: Usage, architecture: int) -> list[str]:
 
 
 def describe(launch: Launch) -> str:
-    """Return a variant's name: kernel, dtype, index width and register tile."""
+    """Return a variant's name: kernel, dtype, index width, register tile and activation."""
     values = dict(option.removeprefix("-DCONVT3D_").split("=") for option in launch.options)
     dtype = next(d.name for d in DTYPES.values() if d.number == int(values["DTYPE"]))
     tile = "x".join(
         values[f"TILE_{name}"] for name in ("TAPS", "CO", "POSITIONS") if f"TILE_{name}" in values
     )
-    return f"{launch.kernel:18s} {dtype:10s} {values['INDEX_BITS']} {tile:6s}"
+    activation = ("", *ACTIVATIONS)[int(values.get("ACTIVATION", 0))]
+    return f"{launch.kernel:16s} {dtype:10s} {values['INDEX_BITS']} {tile:6s} {activation:10s}"
 
 
 def main() -> int:
     variants = sorted(launches(), key=lambda launch: (launch.kernel, launch.options))
-    print(f"{'kernel, dtype, index bits, register tile':44s}", end="")
+    print(f"{'kernel, dtype, index bits, register tile, activation':50s}", end="")
     print("".join(f"    sm_{a:<8d}" for a in SHARED_PER_BLOCK))
     bad = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
@@ -124,7 +126,7 @@ def main() -> int:
                     f"{describe(launch)} sm_{architecture}: {fault}"
                     for fault in faults(launch, usage, architecture)
                 ]
-            print(f"{describe(launch):44s}" + "    ".join(cells), flush=True)
+            print(f"{describe(launch):50s}" + "    ".join(cells), flush=True)
     print(f"{len(variants)} variants x {len(SHARED_PER_BLOCK)} architectures: {len(bad)} faults")
     print("\n".join(bad))
     return 1 if bad else 0

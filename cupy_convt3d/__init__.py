@@ -1,7 +1,8 @@
 """3-D transposed convolution for CuPy arrays, torch tensors and NumPy arrays."""
 
 from cupy_convt3d._api import conv_transpose3d, output_shape
+from cupy_convt3d._layer import ConvTranspose3dPlan
 
-__all__ = ["__version__", "conv_transpose3d", "output_shape"]
+__all__ = ["ConvTranspose3dPlan", "__version__", "conv_transpose3d", "output_shape"]
 
 __version__ = "0.1.0"

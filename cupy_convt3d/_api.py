@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
 from cupy_convt3d._call import settings_of
@@ -30,6 +30,10 @@ def conv_transpose3d(
     output_size: Sequence[int] | None = None,
     algorithm: str = "auto",
     deterministic: bool = True,
+    precision: str | None = "ieee",
+    activation: str | None = None,
+    negative_slope: float = 0.01,
+    config: Hashable = None,
     out: Array | None = None,
 ) -> Array:
     """Compute a 3-D transposed convolution.
@@ -39,6 +43,8 @@ def conv_transpose3d(
 
         y[n, co, o] = bias[co] + sum over ci, k of  x[n, ci, i] * weight[ci, co, k]
                       with  o + padding == i*stride + k*dilation  on each axis
+
+    and, if there is one, the activation of that.
 
     Parameters
     ----------
@@ -66,6 +72,18 @@ def conv_transpose3d(
         "scatter" is accepted with ``deterministic=True`` also where it needs atomics.
     deterministic : bool, default True
         Whether ``"auto"`` must choose a kernel that gives the same bits in every run.
+    precision : {"ieee", "bf16x3", "tf32"} or None, default "ieee"
+        The least accuracy of float32 products on CUDA devices that the caller accepts: true
+        float32, three products of bfloat16 parts, or TF32. None follows the environment variable
+        ``CUPY_TF32`` as CuPy's matmul does: "tf32" if it is a positive number, else "ieee". Other
+        dtypes and the CPU are not affected.
+    activation : {"relu", "leaky_relu", "gelu", "silu"} or None, default None
+        Applied to each output, bias included, in the dtype of the sums: one rounding for both. gelu
+        is the exact one, by the error function. Not for complex dtypes.
+    negative_slope : float, default 0.01
+        Of "leaky_relu"; the others do not use it.
+    config : hashable, default None
+        Forces a configuration of a kernel, for tests and benchmarks. No stable interface.
     out : array, optional
         Where to put the result: C-contiguous, of the result's shape and dtype, outside the ranges
         of memory of the operands; on CUDA devices aligned to its item size.
@@ -81,7 +99,8 @@ def conv_transpose3d(
     ------
     TypeError
         An operand of an unsupported kind or dtype, operands of several libraries or dtypes, a
-        setting that is not an integer.
+        setting that is not an integer (a real number, for ``negative_slope``), an activation of
+        complex numbers.
     ValueError
         A shape or value that breaks a rule, operands on several devices, an unusable ``out``, a
         torch tensor that requires gradients while they are recorded.
@@ -94,8 +113,8 @@ def conv_transpose3d(
     complex64 and bfloat16 count as 0, and complex products are four real ones; on the CPU BLAS
     decides, also what a product of complex infinities is.
 
-    Outputs that no input reaches hold the bias exactly, and padding is never multiplied: an
-    infinite weight reaches only the outputs that have a product with it.
+    Outputs that no input reaches hold the bias exactly (its activation), and padding is never
+    multiplied: an infinite weight reaches only the outputs that have a product with it.
 
     "gather" is deterministic; so is "scatter" where no two inputs meet in an output (``stride >=
     dilation*(kernel - 1) + 1``) or one block covers the whole input. Elsewhere "scatter" adds with
@@ -126,7 +145,18 @@ def conv_transpose3d(
     """
     library = common_library({"x": x, "weight": weight, "bias": bias, "out": out})
     settings = settings_of(
-        stride, padding, output_padding, groups, dilation, output_size, algorithm, deterministic
+        stride,
+        padding,
+        output_padding,
+        groups,
+        dilation,
+        output_size,
+        algorithm,
+        deterministic,
+        precision,
+        activation,
+        negative_slope,
+        config,
     )
     run = {"cupy": run_cupy, "numpy": run_numpy, "torch": run_torch, "dlpack": run_dlpack}[library]
     result: Array = run(x, weight, bias, out, settings)

@@ -46,6 +46,8 @@ def library_of(value: Any, name: str) -> Library:
 def common_library(operands: dict[str, Any]) -> Library:
     """Return the library that all operands belong to; only bias and out may be None.
 
+    The first operand is never None.
+
     Raises
     ------
     TypeError
@@ -59,10 +61,19 @@ def common_library(operands: dict[str, Any]) -> Library:
     if len(set(libraries.values())) > 1:
         found = ", ".join(f"{name} is a {_type_name(operands[name])}" for name in libraries)
         raise TypeError(
-            f"x, weight, bias and out must be of one library: {found}; convert some "
-            "of them, for example with cupy.asarray, cupy.asnumpy or torch.from_numpy"
+            f"{', '.join(operands)} must be of one library: {found}; convert some of them, "
+            "for example with cupy.asarray, cupy.asnumpy or torch.from_numpy"
         )
-    return libraries["x"]
+    return next(iter(libraries.values()))
+
+
+def check_library(library: Library, x: Any, out: Any) -> None:
+    """Raise TypeError unless x, and out where it is given, belong to the library of the weights."""
+    for name, value in (("x", x), ("out", out)):
+        if (value is not None or name == "x") and library_of(value, name) != library:
+            raise TypeError(
+                f"{name} must be of the library of weight, {library}, got a {_type_name(value)}"
+            )
 
 
 def _type_name(value: Any) -> str:

@@ -21,6 +21,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from cupy_convt3d._activation import NO_ACTIVATION, Activation
+from cupy_convt3d._numpy_activation import activate
 from cupy_convt3d._phase import Axis, axes
 from cupy_convt3d._problem import Problem
 
@@ -50,6 +52,7 @@ def conv_transpose3d_numpy(
     weight: NDArray[Any],
     bias: NDArray[Any] | None,
     out: NDArray[Any],
+    activation: Activation = NO_ACTIVATION,
 ) -> None:
     """Write the transposed convolution of ``x`` and ``weight`` to ``out``.
 
@@ -64,6 +67,8 @@ def conv_transpose3d_numpy(
     bias : ndarray, shape (C_out,), or None
     out : ndarray, shape ``problem.y_shape``, C-contiguous
         Overwritten entirely.
+    activation : Activation
+        Applied to the sums, in their dtype.
 
     Notes
     -----
@@ -74,7 +79,11 @@ def conv_transpose3d_numpy(
     groups, per_group = problem.groups, problem.out_channels_per_group
     dtype = np.dtype(np.float32) if x.dtype.itemsize == 2 else x.dtype
     with np.errstate(all="ignore"):
-        out[...] = 0 if bias is None else bias[:, None, None, None]
+        unreached = np.zeros(problem.out_channels, dtype=dtype)
+        if bias is not None:
+            unreached[...] = bias
+        activate(unreached, activation)
+        out[...] = unreached[:, None, None, None]
         # (group, kd, kh, ci, co, kw): the taps of a block are a strided slice of axes 1 and 2.
         kernel = weight.reshape(groups, -1, per_group, *problem.kernel).transpose(0, 3, 4, 1, 2, 5)
         for run_d in _runs(depth):
@@ -83,8 +92,10 @@ def conv_transpose3d_numpy(
                 matrix = taps.astype(dtype, order="C").reshape(groups, -1, per_group * width.kernel)
                 for block in _blocks(problem, run_d, run_h, matrix, dtype.itemsize):
                     rows = _output_rows(problem, x, matrix, bias, block, dtype)
+                    activate(rows, activation)
                     samples, sub_d, sub_h = block
-                    out[samples, :, _outputs(depth, sub_d), _outputs(height, sub_h)] = rows
+                    target = out[samples, :, _outputs(depth, sub_d), _outputs(height, sub_h)]
+                    target[...] = rows.swapaxes(0, 1)
                 # Before the next taps are copied: one copy at a time.
                 del taps, matrix
 
@@ -174,7 +185,7 @@ def _output_rows(
     block: tuple[slice, Run, Run],
     dtype: np.dtype[Any],
 ) -> NDArray[Any]:
-    """Return the rows of a block: (sample, co, row along depth, row along height, OW)."""
+    """Return the rows of a block: (co, sample, row along depth, row along height, OW)."""
     samples, run_d, run_h = block
     depth, height, width = axes(problem)
     x = x[samples]
@@ -224,4 +235,4 @@ def _output_rows(
         if first <= last:
             reached = slice(first * inner_step + shift, last * inner_step + shift + 1, inner_step)
             rows[..., reached] += terms[..., j, first : last + 1]
-    return rows.reshape(-1, *rows.shape[2:]).swapaxes(0, 1)
+    return rows.reshape(-1, *rows.shape[2:])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from cupy_convt3d._activation import NO_ACTIVATION, Activation
 from cupy_convt3d._phase import Axis, axes
 from cupy_convt3d._problem import Problem, coordinate_range
 
@@ -82,6 +83,7 @@ PARAMS = np.dtype(
         ("owns_output", np.int64),
         ("plane", np.int64),
         ("plane_chunk", np.int64),
+        ("negative_slope", np.float64),
         ("gemm", GEMM_PARAMS),
     ],
     align=True,
@@ -104,8 +106,10 @@ def fast_divmod(divisor: int) -> tuple[int, int, int]:
     return divisor, -(-(1 << shift) // divisor), shift
 
 
-def common_params(problem: Problem, has_bias: bool) -> np.void:
-    """Return a ``Params`` with the fields that follow from the problem alone; the others are 0."""
+def common_params(
+    problem: Problem, has_bias: bool, activation: Activation = NO_ACTIVATION
+) -> np.void:
+    """Return a ``Params`` with the fields that follow from the operation; the others are 0."""
     params: np.void = np.zeros(1, dtype=PARAMS)[0]
     for target, axis in zip(params["axis"], axes(problem), strict=True):
         _fill_axis(target, axis)
@@ -114,6 +118,7 @@ def common_params(problem: Problem, has_bias: bool) -> np.void:
     params["in_channels"] = problem.in_channels_per_group
     params["out_channels"] = problem.out_channels_per_group
     params["has_bias"] = has_bias
+    params["negative_slope"] = activation.negative_slope
     return params
 
 

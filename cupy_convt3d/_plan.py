@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from cupy_convt3d._activation import NO_ACTIVATION, Activation
 from cupy_convt3d._dtypes import KernelDtype
 from cupy_convt3d._params import PARAMS
 
@@ -59,7 +60,9 @@ def launch_params(params: np.void) -> NDArray[Any]:
     return array
 
 
-def variant_options(dtype: KernelDtype, index_bits: int, **macros: int) -> tuple[str, ...]:
+def variant_options(
+    dtype: KernelDtype, index_bits: int, activation: Activation = NO_ACTIVATION, **macros: int
+) -> tuple[str, ...]:
     """Return the ``-D`` options that select one variant of a kernel (convt3d_config.cuh)."""
     values = {
         "CONVT3D_DTYPE": dtype.number,
@@ -67,4 +70,6 @@ def variant_options(dtype: KernelDtype, index_bits: int, **macros: int) -> tuple
         "CONVT3D_PARAMS_SIZE": PARAMS.itemsize,
         **macros,
     }
+    if activation.number:
+        values["CONVT3D_ACTIVATION"] = activation.number
     return tuple(f"-D{name}={value}" for name, value in values.items())

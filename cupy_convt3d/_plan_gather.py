@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from cupy_convt3d._activation import NO_ACTIVATION, Activation
 from cupy_convt3d._dtypes import KernelDtype
 from cupy_convt3d._params import INDEX32_LIMIT, common_params, fast_divmod, index_bits
 from cupy_convt3d._phase import axes
@@ -26,7 +27,12 @@ THREADS = 256
 
 
 def plan_gather(
-    problem: Problem, dtype: KernelDtype, has_bias: bool, bits: int | None = None
+    problem: Problem,
+    dtype: KernelDtype,
+    has_bias: bool,
+    bits: int | None = None,
+    *,
+    activation: Activation = NO_ACTIVATION,
 ) -> Plan:
     """Return the plan of the gather kernel; ``bits`` forces the index width (tests do)."""
     tile_co, tile_positions = choose_tile(problem.out_channels_per_group, dtype)
@@ -40,7 +46,7 @@ def plan_gather(
     co_tiles = -(-problem.out_channels_per_group // tile_co)
     tiles = position_tiles * phases * problem.groups * co_tiles
 
-    params = common_params(problem, has_bias)
+    params = common_params(problem, has_bias, activation)
     params["co_tiles"] = co_tiles
     params["tiles"] = tiles
     params["stage_channels"] = stage_channels
@@ -50,7 +56,7 @@ def plan_gather(
     launch = Launch(
         kernel="convt3d_gather",
         options=variant_options(
-            dtype, bits, CONVT3D_TILE_CO=tile_co, CONVT3D_TILE_POSITIONS=tile_positions
+            dtype, bits, activation, CONVT3D_TILE_CO=tile_co, CONVT3D_TILE_POSITIONS=tile_positions
         ),
         grid=min(tiles, INDEX32_LIMIT),
         block=THREADS,

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cupy_convt3d._activation import NO_ACTIVATION, Activation
 from cupy_convt3d._dtypes import KernelDtype
 from cupy_convt3d._params import INDEX32_LIMIT, common_params, fast_divmod, index_bits
 from cupy_convt3d._phase import Axis, axes
-from cupy_convt3d._plan import Launch, Plan, launch_params, variant_options
+from cupy_convt3d._plan import Launch, Plan, Role, launch_params, variant_options
 from cupy_convt3d._problem import Problem, Triple
 
 #: Register tile (taps, output channels, positions) of a thread, by bytes of the accumulator: for
@@ -30,7 +31,7 @@ MAX_THREADS = 256
 #: 120.
 SHARED_LIMIT = 48 * 1024
 
-#: Elements of one (n, co) plane that a block of fill_bias and convert_workspace writes.
+#: Elements of one (n, co) plane that a block of fill_bias and finish_sums writes.
 PLANE_CHUNK = 4096
 
 
@@ -46,12 +47,18 @@ class Boxes:
 
 
 def plan_scatter(
-    problem: Problem, dtype: KernelDtype, has_bias: bool, bits: int | None = None
+    problem: Problem,
+    dtype: KernelDtype,
+    has_bias: bool,
+    bits: int | None = None,
+    *,
+    activation: Activation = NO_ACTIVATION,
 ) -> Plan:
     """Return the plan of the scatter; ``bits`` forces the index width (tests do).
 
-    Where blocks own their outputs it is one launch. Otherwise `fill_bias` comes first, and for
-    16-bit floats, which add up in a float32 workspace of y's shape, `convert_workspace` last.
+    Where blocks own their outputs it is one launch. Otherwise `fill_bias` comes first, and
+    `finish_sums` last if there is an activation or if 16-bit floats add up in a float32 workspace
+    of y's shape.
     """
     several, single = TILES[dtype.accumulator_bytes]
     tile_taps, tile_co, tile_positions = several if problem.out_channels_per_group > 1 else single
@@ -63,7 +70,7 @@ def plan_scatter(
     co_tiles = -(-problem.out_channels_per_group // tile_co)
     blocks = problem.batch * problem.groups * co_tiles * math.prod(tiles) * math.prod(slices)
 
-    params = common_params(problem, has_bias)
+    params = common_params(problem, has_bias, activation)
     for i, target in enumerate(params["axis"]):
         target["tile"] = boxes.tile[i]
         target["tiles"] = tiles[i]
@@ -86,6 +93,7 @@ def plan_scatter(
         options=variant_options(
             dtype,
             bits,
+            activation if boxes.owns_output else NO_ACTIVATION,
             CONVT3D_TILE_CO=tile_co,
             CONVT3D_TILE_TAPS=tile_taps,
             CONVT3D_TILE_POSITIONS=tile_positions,
@@ -99,35 +107,35 @@ def plan_scatter(
     if boxes.owns_output:
         return Plan("scatter", (scatter,), workspace_bytes=0, deterministic=True)
 
-    plane = plane_params(problem, has_bias)
-    options = variant_options(dtype, bits)
+    plane = plane_params(problem, has_bias, activation)
+    sums: Role = "workspace" if in_workspace else "y"
     fill = Launch(
         kernel="fill_bias",
-        options=options,
+        options=variant_options(dtype, bits),
         grid=min(int(plane["tiles"]), INDEX32_LIMIT),
         block=MAX_THREADS,
         shared_bytes=0,
         params=launch_params(plane),
-        roles=("bias", "workspace" if in_workspace else "y"),
+        roles=("bias", sums),
     )
-    if not in_workspace:
+    if not in_workspace and activation == NO_ACTIVATION:
         return Plan("scatter", (fill, scatter), workspace_bytes=0, deterministic=False)
-    convert = Launch(
-        kernel="convert_workspace",
-        options=options,
+    finish = Launch(
+        kernel="finish_sums",
+        options=variant_options(dtype, bits, activation),
         grid=fill.grid,
         block=MAX_THREADS,
         shared_bytes=0,
         params=fill.params,
-        roles=("workspace", "y"),
+        roles=(sums, "y"),
     )
-    workspace_bytes = math.prod(problem.y_shape) * dtype.accumulator_bytes
-    return Plan("scatter", (fill, scatter, convert), workspace_bytes, deterministic=False)
+    workspace_bytes = math.prod(problem.y_shape) * dtype.accumulator_bytes if in_workspace else 0
+    return Plan("scatter", (fill, scatter, finish), workspace_bytes, deterministic=False)
 
 
-def plane_params(problem: Problem, has_bias: bool) -> np.void:
-    """Return the ``Params`` of `fill_bias` and `convert_workspace`."""
-    params = common_params(problem, has_bias)
+def plane_params(problem: Problem, has_bias: bool, activation: Activation) -> np.void:
+    """Return the ``Params`` of `fill_bias` and `finish_sums`."""
+    params = common_params(problem, has_bias, activation)
     plane = math.prod(problem.output)
     params["plane"] = plane
     params["plane_chunk"] = PLANE_CHUNK

@@ -253,6 +253,29 @@ def make_problem(
     return problem
 
 
+def smallest_x(
+    weight_shape: tuple[int, ...],
+    stride: Triple,
+    padding: Triple,
+    output_padding: Triple,
+    dilation: Triple,
+) -> tuple[int, ...]:
+    """Return the shape of a smallest x that the weights accept, if they accept any.
+
+    With it `make_problem` finds whatever is wrong with the weights and the settings.
+    """
+    if len(weight_shape) != 5:
+        return (1, 1, 1, 1, 1)
+    # A stride of 0 is an error that is found later.
+    extents = (
+        1 + max(0, -((d * (k - 1) + op - 2 * p) // max(s, 1)))
+        for k, s, p, op, d in zip(
+            weight_shape[2:], stride, padding, output_padding, dilation, strict=True
+        )
+    )
+    return (1, max(weight_shape[0], 1), *extents)
+
+
 def _require_positive(values: Triple, name: str) -> None:
     if min(values) < 1:
         raise ValueError(f"{name} must be at least 1 on each axis, got {values}")

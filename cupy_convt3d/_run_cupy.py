@@ -17,7 +17,7 @@ def run_cupy(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> An
     """Return the transposed convolution of CuPy arrays; see `cupy_convt3d.conv_transpose3d`."""
     import cupy
 
-    dtype = check_dtypes(x, weight, bias)
+    dtype = check_dtypes(x, weight, bias, settings.activation)
     bias_shape = None if bias is None else bias.shape
     problem = checked_problem(x.shape, weight.shape, bias_shape, settings)
     y_shape = problem.y_shape if x.ndim == 5 else problem.y_shape[1:]
@@ -26,8 +26,8 @@ def run_cupy(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> An
         check_out(out, y_shape, x.dtype, out.flags.c_contiguous, out.data.ptr, dtype.itemsize)
         operands = {"x": x, "weight": weight, "bias": bias}
         check_no_overlap(
-            _byte_range(out),
-            {name: _byte_range(a) for name, a in operands.items() if a is not None},
+            byte_range_of(out),
+            {name: byte_range_of(a) for name, a in operands.items() if a is not None},
         )
     if device != cupy.cuda.runtime.getDevice():
         with cupy.cuda.Device(device):
@@ -53,9 +53,9 @@ def _run(
     bound = bound_plan(x.shape, weight.shape, bias_shape, dtype, settings, device)
     workspace = cupy.empty(bound.workspace_bytes, dtype="u1") if bound.workspace_bytes else None
     arrays: dict[Role, Any] = {
-        "x": _dense(cupy, x, "x", dtype.itemsize),
-        "weight": _dense(cupy, weight, "weight", dtype.itemsize),
-        "bias": None if bias is None else _dense(cupy, bias, "bias", dtype.itemsize),
+        "x": dense(cupy, x, "x", dtype.itemsize),
+        "weight": dense(cupy, weight, "weight", dtype.itemsize),
+        "bias": None if bias is None else dense(cupy, bias, "bias", dtype.itemsize),
         "y": y,
         "workspace": workspace,
     }
@@ -78,12 +78,19 @@ def bound_plan(
     """Return the compiled plan of a signature for ``device``, which must be the current one."""
     problem = checked_problem(x_shape, weight_shape, bias_shape, settings)
     plan = make_plan(
-        problem, dtype, bias_shape is not None, settings.algorithm, settings.deterministic
+        problem,
+        dtype,
+        bias_shape is not None,
+        settings.algorithm,
+        settings.deterministic,
+        precision=settings.precision,
+        activation=settings.activation,
+        config=settings.config,
     )
     return BoundPlan(plan, device)
 
 
-def _dense(cupy: Any, array: Any, name: str, itemsize: int) -> Any:
+def dense(cupy: Any, array: Any, name: str, itemsize: int) -> Any:
     """Return the array itself if kernels can index it, else a C-contiguous, aligned copy."""
     if array.data.ptr % itemsize == 0:
         return array if array.flags.c_contiguous else cupy.ascontiguousarray(array)
@@ -109,5 +116,5 @@ def _common_device(x: Any, weight: Any, bias: Any, out: Any) -> int:
     return result
 
 
-def _byte_range(array: Any) -> tuple[int, int]:
+def byte_range_of(array: Any) -> tuple[int, int]:
     return byte_range(array.data.ptr, array.shape, array.strides, array.itemsize)

@@ -18,6 +18,12 @@ def run_dlpack(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> 
             f"out must be None for arrays of other libraries, got {type(out).__name__}: they may "
             "be immutable; pass CuPy arrays (cupy.from_dlpack) to use out"
         )
+    bias_array = None if bias is None else from_dlpack(bias)
+    return run_cupy(from_dlpack(x), from_dlpack(weight), bias_array, None, settings)
+
+
+def from_dlpack(array: Any) -> Any:
+    """Return a CuPy array that is a view of another library's."""
     try:
         import cupy
     except ImportError as error:
@@ -25,5 +31,4 @@ def run_dlpack(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> 
             "arrays on a CUDA device need CuPy: pip install 'cupy-convt3d[cuda12]' "
             "or 'cupy-convt3d[cuda13]'"
         ) from error
-    bias_array = None if bias is None else cupy.from_dlpack(bias)
-    return run_cupy(cupy.from_dlpack(x), cupy.from_dlpack(weight), bias_array, None, settings)
+    return cupy.from_dlpack(array)

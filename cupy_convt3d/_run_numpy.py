@@ -13,7 +13,7 @@ from cupy_convt3d._overlap import byte_range, check_no_overlap, check_out
 
 def run_numpy(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> Any:
     """Return the transposed convolution of NumPy arrays; see `cupy_convt3d.conv_transpose3d`."""
-    check_dtypes(x, weight, bias)
+    check_dtypes(x, weight, bias, settings.activation)
     bias_shape = None if bias is None else bias.shape
     problem = checked_problem(x.shape, weight.shape, bias_shape, settings)
     y_shape = problem.y_shape if x.ndim == 5 else problem.y_shape[1:]
@@ -30,7 +30,12 @@ def run_numpy(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> A
             {name: _byte_range(a) for name, a in operands.items() if a is not None},
         )
     conv_transpose3d_numpy(
-        problem, x.reshape(problem.x_shape), weight, bias, out.reshape(problem.y_shape)
+        problem,
+        x.reshape(problem.x_shape),
+        weight,
+        bias,
+        out.reshape(problem.y_shape),
+        settings.activation,
     )
     return out
 

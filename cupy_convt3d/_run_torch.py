@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from cupy_convt3d._activation import Activation
 from cupy_convt3d._call import Settings, Shape, check_dtypes, checked_problem
 from cupy_convt3d._dtypes import KernelDtype
 from cupy_convt3d._numpy_path import conv_transpose3d_numpy
@@ -26,35 +29,39 @@ def run_torch(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> A
 
     operands = {"x": x, "weight": weight, "bias": bias}
     tensors = {name: t for name, t in (*operands.items(), ("out", out)) if t is not None}
-    _check_tensors(torch, tensors)
-    dtype = check_dtypes(x, weight, bias)
+    check_tensors(torch, tensors)
+    dtype = check_dtypes(x, weight, bias, settings.activation)
     bias_shape = None if bias is None else tuple(bias.shape)
     problem = checked_problem(tuple(x.shape), tuple(weight.shape), bias_shape, settings)
     y_shape = problem.y_shape if x.ndim == 5 else problem.y_shape[1:]
     if out is not None:
         check_out(out, y_shape, x.dtype, out.is_contiguous(), out.data_ptr(), dtype.itemsize)
         check_no_overlap(
-            _byte_range(out),
-            {name: _byte_range(t) for name, t in operands.items() if t is not None},
+            byte_range_of(out),
+            {name: byte_range_of(t) for name, t in operands.items() if t is not None},
         )
     if x.is_cuda:
         return _run_cuda(torch, x, weight, bias, out, y_shape, dtype, settings)
     y = torch.empty(y_shape, dtype=x.dtype, device=x.device) if out is None else out
-    _run_cpu(torch, problem, x, weight, bias, y)
+    _run_cpu(torch, problem, x, weight, bias, y, settings.activation)
     if out is not None:
-        _tell_autograd(torch, out)
+        tell_autograd(torch, out)
     return y
 
 
-def _check_tensors(torch: Any, tensors: dict[str, Any]) -> None:
-    device = tensors["x"].device
+def check_tensors(torch: Any, tensors: dict[str, Any]) -> None:
+    """Raise unless the kernels can read the tensors, all on the device of the first."""
+    reference = next(iter(tensors))
+    device = tensors[reference].device
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided:
             raise TypeError(f"{name} must be a dense (strided) tensor, got {tensor.layout}")
         if tensor.device.type not in ("cpu", "cuda"):
             raise ValueError(f"{name} must be on the CPU or a CUDA device, got {tensor.device}")
         if tensor.device != device:
-            raise ValueError(f"{name} must be on the device of x, {device}, got {tensor.device}")
+            raise ValueError(
+                f"{name} must be on the device of {reference}, {device}, got {tensor.device}"
+            )
         _check_memory(torch, tensor, name)
         forward = torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None
         if forward or (tensor.requires_grad and torch.is_grad_enabled()):
@@ -68,7 +75,9 @@ def _check_tensors(torch: Any, tensors: dict[str, Any]) -> None:
     # A trace would keep the allocation of the result and nothing of the computation.
     proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
     if torch.jit.is_tracing() or (proxies is not None and proxies.get_proxy_mode() is not None):
-        raise TypeError("x must not be a tensor that is being traced: the trace would be wrong")
+        raise TypeError(
+            f"{reference} must not be a tensor that is being traced: the trace would be wrong"
+        )
 
 
 def _check_memory(torch: Any, tensor: Any, name: str) -> None:
@@ -87,13 +96,21 @@ def _check_memory(torch: Any, tensor: Any, name: str) -> None:
     )
 
 
-def _tell_autograd(torch: Any, out: Any) -> None:
+def tell_autograd(torch: Any, out: Any) -> None:
     """Count a change of ``out``, so that a graph that saved its old values refuses to use them."""
     if not out.is_inference():
         torch.autograd.graph.increment_version(out)
 
 
-def _run_cpu(torch: Any, problem: Problem, x: Any, weight: Any, bias: Any, y: Any) -> None:
+def _run_cpu(
+    torch: Any,
+    problem: Problem,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    y: Any,
+    activation: Activation,
+) -> None:
     x, weight, bias = (
         None if t is None else t.detach().resolve_conj().resolve_neg() for t in (x, weight, bias)
     )
@@ -101,22 +118,31 @@ def _run_cpu(torch: Any, problem: Problem, x: Any, weight: Any, bias: Any, y: An
     y = y.detach().view(problem.y_shape)
     if y.dtype != torch.bfloat16:
         bias_array = None if bias is None else bias.numpy()
-        conv_transpose3d_numpy(problem, x.numpy(), weight.numpy(), bias_array, y.numpy())
+        conv_transpose3d_numpy(
+            problem, x.numpy(), weight.numpy(), bias_array, y.numpy(), activation
+        )
         return
     try:
         import ml_dtypes
     except ImportError:
-        _run_bfloat16_through_float32(torch, problem, x, weight, bias, y)
+        _run_bfloat16_through_float32(torch, problem, x, weight, bias, y, activation)
         return
-    views = [
-        None if t is None else t.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        for t in (x, weight, bias, y)
-    ]
-    conv_transpose3d_numpy(problem, *views)  # type: ignore[arg-type]
+
+    def view(tensor: Any) -> Any:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+
+    bias_view = None if bias is None else view(bias)
+    conv_transpose3d_numpy(problem, view(x), view(weight), bias_view, view(y), activation)
 
 
 def _run_bfloat16_through_float32(
-    torch: Any, problem: Problem, x: Any, weight: Any, bias: Any, y: Any
+    torch: Any,
+    problem: Problem,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    y: Any,
+    activation: Activation,
 ) -> None:
     """Run bfloat16 tensors without ml_dtypes, by float32 copies of a few samples at a time."""
     weight = weight.float().numpy()
@@ -127,7 +153,7 @@ def _run_bfloat16_through_float32(
         x_part = x[begin : begin + samples].float().numpy()
         part = replace(problem, batch=x_part.shape[0])
         y_part = np.empty(part.y_shape, dtype=np.float32)
-        conv_transpose3d_numpy(part, x_part, weight, bias, y_part)
+        conv_transpose3d_numpy(part, x_part, weight, bias, y_part, activation)
         y[begin : begin + samples].copy_(torch.from_numpy(y_part))
 
 
@@ -141,27 +167,20 @@ def _run_cuda(
     dtype: KernelDtype,
     settings: Settings,
 ) -> Any:
-    try:
-        import cupy
-    except ImportError as error:
-        raise ImportError(
-            "torch tensors on a CUDA device need CuPy: pip install 'cupy-convt3d[cuda12]' "
-            "or 'cupy-convt3d[cuda13]', whichever CUDA torch was built for"
-        ) from error
-    device = x.device.index
-    y = torch.empty(y_shape, dtype=x.dtype, device=x.device) if out is None else out
-    if y.numel() == 0:
-        return y
     bias_shape = None if bias is None else tuple(bias.shape)
-    stream = torch.cuda.current_stream(x.device)
-    with cupy.cuda.Device(device), _cupy_stream(cupy, stream.cuda_stream, device):
-        bound = bound_plan(tuple(x.shape), tuple(weight.shape), bias_shape, dtype, settings, device)
+    with cupy_on_torchs_stream(torch, x.device):
+        y = torch.empty(y_shape, dtype=x.dtype, device=x.device) if out is None else out
+        if y.numel() == 0:
+            return y
+        bound = bound_plan(
+            tuple(x.shape), tuple(weight.shape), bias_shape, dtype, settings, x.device.index
+        )
         # Copies and workspace stay referenced until everything is queued; torch reuses their memory
         # only for later work on this stream.
         tensors: dict[Role, Any] = {
-            "x": _dense(x, dtype.itemsize),
-            "weight": _dense(weight, dtype.itemsize),
-            "bias": None if bias is None else _dense(bias, dtype.itemsize),
+            "x": dense(x, dtype.itemsize),
+            "weight": dense(weight, dtype.itemsize),
+            "bias": None if bias is None else dense(bias, dtype.itemsize),
             "y": y,
             "workspace": torch.empty(bound.workspace_bytes, dtype=torch.uint8, device=x.device),
             "packed": torch.empty(bound.packed_bytes, dtype=torch.uint8, device=x.device),
@@ -172,15 +191,36 @@ def _run_cuda(
         bound.pack(addresses)
         bound.run(addresses)
     if out is not None:
-        _tell_autograd(torch, out)
+        tell_autograd(torch, out)
     return y
 
 
-def _dense(tensor: Any, itemsize: int) -> Any:
+def dense(tensor: Any, itemsize: int) -> Any:
     """Return the tensor itself if kernels can index it, else a C-contiguous, aligned copy."""
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     # A complex view can start between two elements; the kernels load whole ones.
     return tensor.clone() if tensor.data_ptr() % itemsize else tensor
+
+
+@contextlib.contextmanager
+def cupy_on_torchs_stream(torch: Any, device: Any) -> Iterator[Any]:
+    """Make a device current, and torch's stream on it CuPy's; yields CuPy.
+
+    Raises
+    ------
+    ImportError
+        There is no CuPy.
+    """
+    try:
+        import cupy
+    except ImportError as error:
+        raise ImportError(
+            "torch tensors on a CUDA device need CuPy: pip install 'cupy-convt3d[cuda12]' "
+            "or 'cupy-convt3d[cuda13]', whichever CUDA torch was built for"
+        ) from error
+    handle = torch.cuda.current_stream(device).cuda_stream
+    with cupy.cuda.Device(device.index), _cupy_stream(cupy, handle, device.index):
+        yield cupy
 
 
 class _TorchStream:
@@ -200,7 +240,7 @@ def _cupy_stream(cupy: Any, handle: int, device: int) -> Any:
     return cupy.cuda.ExternalStream(handle, device)
 
 
-def _byte_range(tensor: Any) -> tuple[int, int]:
+def byte_range_of(tensor: Any) -> tuple[int, int]:
     itemsize = tensor.element_size()
     strides = tuple(stride * itemsize for stride in tensor.stride())
     return byte_range(tensor.data_ptr(), tuple(tensor.shape), strides, itemsize)

@@ -5,6 +5,7 @@
 // register tile of one thread), CONVT3D_MATH (how tensor cores multiply, tensor_core.cuh),
 // CONVT3D_WARP_M_TILES and CONVT3D_WARP_N_TILES (16 x 8 tiles of sums of one warp),
 // CONVT3D_SUM_CHANNELS (output channels that the implicit GEMM's epilogue sums at a time),
+// CONVT3D_ACTIVATION (one of the constants below, epilogue.cuh),
 // CONVT3D_PARAMS_SIZE (bytes of Params, as Python counts them).
 #pragma once
 
@@ -35,6 +36,9 @@
 #ifndef CONVT3D_SUM_CHANNELS
 #define CONVT3D_SUM_CHANNELS 8
 #endif
+#ifndef CONVT3D_ACTIVATION
+#define CONVT3D_ACTIVATION 0
+#endif
 
 /// Picks one of two types at compile time.
 template <bool kFirst, class First, class Second>
@@ -57,5 +61,15 @@ constexpr int kTilePositions = CONVT3D_TILE_POSITIONS;
 constexpr int kWarpMTiles = CONVT3D_WARP_M_TILES;
 constexpr int kWarpNTiles = CONVT3D_WARP_N_TILES;
 constexpr int kSumChannels = CONVT3D_SUM_CHANNELS;
+
+/// What is applied to every output; cupy_convt3d/_activation.py has the same numbers.
+constexpr int kNoActivation = 0;
+constexpr int kRelu = 1;
+constexpr int kLeakyRelu = 2;
+constexpr int kGelu = 3;
+constexpr int kSilu = 4;
+constexpr int kActivation = CONVT3D_ACTIVATION;
+static_assert(kNoActivation <= kActivation && kActivation <= kSilu, "no such activation");
+
 /// Threads of a block at most; also what __launch_bounds__ promises the compiler.
 constexpr int kMaxThreads = 256;

@@ -20,7 +20,7 @@
 // size. A product is made only if its input exists: padding contributes nothing, not even 0 * inf.
 // Limits: none beyond 64-bit indices. Static shared memory, no workspace.
 // Source of the phases: kernels_cu/residue_class.cuh.
-#include <element.cuh>
+#include <epilogue.cuh>
 #include <residue_class.cuh>
 
 /// (tap, channel) pairs of a stage; kMaxStageTaps bounds its taps. Python keeps to both.
@@ -226,7 +226,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
 #pragma unroll
       for (int i = 0; i < kTilePositions; ++i) {
         if (position[i].y < 0) continue;
-        store(y + position[i].y + co * output_volume, sum[i][co] + offset);
+        store(y + position[i].y + co * output_volume, finish(sum[i][co], offset, p));
       }
     }
   }

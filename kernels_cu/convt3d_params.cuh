@@ -71,9 +71,10 @@ struct Params {
   FastDivmod stage_taps;
   // Scatter: 1 if no other block adds to a block's outputs, so that it stores instead of adding.
   long long owns_output;
-  // fill_bias and convert_workspace: elements of one (n, co) plane of y that a block writes.
+  // fill_bias and finish_sums: elements of one (n, co) plane of y that a block writes.
   long long plane;
   long long plane_chunk;
+  double negative_slope;  // of leaky_relu (epilogue.cuh)
   GemmParams gemm;
 };
 

@@ -17,16 +17,16 @@
 //
 // Where owns_output is set no other block adds to a block's outputs: on each axis either
 // stride >= dilation*(kernel - 1) + 1, so that no two inputs meet, or the box spans the whole
-// input. The block then stores its part of y, bias and holes included, in full rows: no zero fill,
-// no atomics, and bit-identical from run to run.
+// input. The block then stores its part of y, bias, activation and holes included, in full rows: no
+// zero fill, no atomics, and bit-identical from run to run.
 //
 // Otherwise the sums are added to `total`, one atomic for each output that was touched. `total` was
 // filled with the bias before (fill_bias.cu); it is y itself or, for 16-bit floats, a float32
-// workspace. Its last bits depend on the order in which blocks arrive.
+// workspace. Its last bits depend on the order in which blocks arrive. Where y needs more than the
+// sums, a conversion or an activation, finish_sums.cu comes after that.
 //
 // Limits: the sums fit shared memory because Python cuts the inputs and the taps into small boxes.
-#include <convt3d_params.cuh>
-#include <element.cuh>
+#include <epilogue.cuh>
 
 /// Input channels of a stage of weights.
 constexpr int kStageChannels = 32;
@@ -259,7 +259,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
             ((n * groups + group) * out_channels + first_co + co) * output_volume +
             (output[0] * output_h + output[1]) * output_w + output[2];
         if (p.owns_output) {
-          store(y + target_of_sum, sum + offset);
+          store(y + target_of_sum, finish(sum, offset, p));
         } else if (!EmptySum<Accumulator>::is(sum)) {
           atomic_add(total + target_of_sum, sum);
         }

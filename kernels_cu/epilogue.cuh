@@ -1,6 +1,34 @@
+// The last step of every output: bias and activation, in the type of the sums, before the one
+// rounding to storage.
+//
+// To add an activation: a number in convt3d_config.cuh, its name in cupy_convt3d/_activation.py, a
+// branch here, and one in cupy_convt3d/_numpy_activation.py.
 #pragma once
 #include <convt3d_params.cuh>
 #include <element.cuh>
-__device__ inline Accumulator finish(Accumulator sum, Accumulator bias, const Params& p) {
-  return sum + bias;
+
+__device__ inline float error_function_complement(float value) { return erfcf(value); }
+__device__ inline double error_function_complement(double value) { return erfc(value); }
+__device__ inline float exponential(float value) { return expf(value); }
+__device__ inline double exponential(double value) { return exp(value); }
+
+/// Returns what is stored for a sum of products. NaN stays NaN for every activation.
+///
+/// Assumes: no activation with complex sums.
+template <class Sum>
+__device__ inline Sum finish(Sum sum, Sum bias, const Params& p) {
+  const Sum value = sum + bias;
+  if constexpr (kActivation == kRelu) {
+    return value < Sum(0) ? Sum(0) : value;
+  } else if constexpr (kActivation == kLeakyRelu) {
+    return value > Sum(0) ? value : value * static_cast<Sum>(p.negative_slope);
+  } else if constexpr (kActivation == kGelu) {
+    // By erfc, because 1 + erf has no correct digit left far below 0.
+    const Sum sqrt_half = static_cast<Sum>(0.70710678118654752440);
+    return Sum(0.5) * value * error_function_complement(-value * sqrt_half);
+  } else if constexpr (kActivation == kSilu) {
+    return value / (Sum(1) + exponential(-value));
+  } else {
+    return value;
+  }
 }

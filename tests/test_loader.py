@@ -16,9 +16,11 @@ def test_kernels_are_found_in_the_checkout() -> None:
     names = {path.name for path in _loader.kernel_directory().glob("*.cu")}
     assert names == {
         "convt3d_gather.cu",
+        "convt3d_implicit_gemm.cu",
         "convt3d_scatter.cu",
         "fill_bias.cu",
-        "convert_workspace.cu",
+        "finish_sums.cu",
+        "pack_weight.cu",
     }
 
 

@@ -7,7 +7,14 @@ import re
 import numpy as np
 
 from cupy_convt3d._loader import kernel_directory
-from cupy_convt3d._params import AXIS_PARAMS, FAST_DIVMOD, PARAMS, fast_divmod, index_bits
+from cupy_convt3d._params import (
+    AXIS_PARAMS,
+    FAST_DIVMOD,
+    GEMM_PARAMS,
+    PARAMS,
+    fast_divmod,
+    index_bits,
+)
 from cupy_convt3d._problem import make_problem
 
 
@@ -22,6 +29,7 @@ def fields_of_struct(header: str, name: str) -> list[str]:
 def test_fields_are_those_of_the_header_in_order() -> None:
     assert fields_of_struct("fast_divmod.cuh", "FastDivmod") == list(FAST_DIVMOD.names)
     assert fields_of_struct("convt3d_params.cuh", "AxisParams") == list(AXIS_PARAMS.names)
+    assert fields_of_struct("convt3d_params.cuh", "GemmParams") == list(GEMM_PARAMS.names)
     assert fields_of_struct("convt3d_params.cuh", "Params") == list(PARAMS.names)
 
 
@@ -30,7 +38,7 @@ def test_sizes() -> None:
     # most.
     assert FAST_DIVMOD.itemsize == 16
     assert AXIS_PARAMS.itemsize == 16 * 8 + 3 * 16
-    assert PARAMS.itemsize == 3 * AXIS_PARAMS.itemsize + 11 * 8 + 16
+    assert PARAMS.itemsize == 3 * AXIS_PARAMS.itemsize + 12 * 8 + 16 + GEMM_PARAMS.itemsize
     assert PARAMS.itemsize < 4096 - 5 * 8
 
 

@@ -156,7 +156,7 @@ def test_workspace_is_for_16_bit_scatters_with_atomics_alone() -> None:
         kernels = [launch.kernel for launch in plan.launches]
         if dtype in ("float16", "bfloat16"):
             assert plan.workspace_bytes == math.prod(problem.y_shape) * 4
-            assert kernels == ["fill_bias", "convt3d_scatter", "convert_workspace"]
+            assert kernels == ["fill_bias", "convt3d_scatter", "finish_sums"]
         else:
             assert plan.workspace_bytes == 0
             assert kernels == ["fill_bias", "convt3d_scatter"]

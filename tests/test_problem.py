@@ -52,11 +52,16 @@ def test_positional_order_is_torchs() -> None:
         "dilation",
     ]
     kinds = [p.kind for p in inspect.signature(conv_transpose3d).parameters.values()]
-    assert kinds[8:] == [inspect.Parameter.KEYWORD_ONLY] * 4
+    assert kinds[8:] == [inspect.Parameter.KEYWORD_ONLY] * 8
 
 
 def test_public_names() -> None:
-    assert cupy_convt3d.__all__ == ["__version__", "conv_transpose3d", "output_shape"]
+    assert cupy_convt3d.__all__ == [
+        "ConvTranspose3dPlan",
+        "__version__",
+        "conv_transpose3d",
+        "output_shape",
+    ]
 
 
 @pytest.mark.parametrize("stride", [2, np.int64(2), (2, 2, 2), [2, 2, 2], (np.int32(2), 2, 2)])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from cupy_convt3d._dtypes import DTYPES
+import itertools
+
+from cupy_convt3d._activation import ACTIVATIONS, NO_ACTIVATION, Activation, activation_of
+from cupy_convt3d._dtypes import DTYPES, KernelDtype
 from cupy_convt3d._plan import Launch
 from cupy_convt3d._plan_gather import plan_gather
 from cupy_convt3d._plan_scatter import plan_scatter
@@ -16,16 +19,30 @@ def launches() -> list[Launch]:
     """Return one launch of each variant, that of most shared memory."""
     best: dict[tuple[str, tuple[str, ...]], Launch] = {}
     for channels in CHANNELS:
-        # Boxes of this input are cut, so that the scatter fills, adds with atomics and converts.
-        problem = make_problem((1, 2, 40, 40, 40), (2, channels, 3, 5, 5))
-        for dtype in DTYPES.values():
-            for bits in (32, 64):
-                for planner in (plan_gather, plan_scatter):
-                    for launch in planner(problem, dtype, True, bits).launches:
-                        key = (launch.kernel, launch.options)
-                        if key not in best or launch.shared_bytes > best[key].shared_bytes:
-                            best[key] = launch
+        # Boxes of this input are cut, so that the scatter fills, adds with atomics and converts. In
+        # the second they own their outputs.
+        meeting = make_problem((1, 2, 40, 40, 40), (2, channels, 3, 5, 5))
+        apart = make_problem((1, 2, 40, 40, 40), (2, channels, 2, 2, 2), stride=2)
+        for problem in (meeting, apart):
+            for dtype in DTYPES.values():
+                for bits, planner in itertools.product((32, 64), (plan_gather, plan_scatter)):
+                    for activation in _activations_of(dtype, bits, channels):
+                        plan = planner(problem, dtype, True, bits, activation=activation)
+                        for launch in plan.launches:
+                            key = (launch.kernel, launch.options)
+                            if key not in best or launch.shared_bytes > best[key].shared_bytes:
+                                best[key] = launch
     return list(best.values())
+
+
+def _activations_of(dtype: KernelDtype, bits: int, channels: int) -> list[Activation]:
+    """Return the activations to try: all where float32 has its widest tile, or none.
+
+    They come after the sums, so the widest tile is where registers are short.
+    """
+    if (dtype.name, bits, channels) != ("float32", 32, CHANNELS[-1]):
+        return [NO_ACTIVATION]
+    return [NO_ACTIVATION, *(activation_of(name, 0.25) for name in ACTIVATIONS)]
 
 
 def kernel_variants() -> list[tuple[str, tuple[str, ...]]]:

@@ -1,0 +1,112 @@
+"""A plan whose weights are torch tensors, on the CPU or on a CUDA device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cupy_convt3d._call import Settings, Shape, check_layer_dtype, check_weights, layer_problem
+from cupy_convt3d._device_weights import DeviceWeights
+from cupy_convt3d._libraries import check_library
+from cupy_convt3d._overlap import check_no_overlap, check_out
+from cupy_convt3d._run_torch import (
+    byte_range_of,
+    check_tensors,
+    cupy_on_torchs_stream,
+    dense,
+    run_torch,
+    tell_autograd,
+)
+
+
+class TorchLayer:
+    """Calls with copies of torch weights, on torch's current stream and in torch's memory."""
+
+    def __init__(self, weight: Any, bias: Any, settings: Settings) -> None:
+        import torch
+
+        self._torch = torch
+        tensors = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+        check_tensors(torch, tensors)
+        self._dtype = check_weights(weight, bias, settings)
+        self._settings = settings
+        self._on_device: DeviceWeights | None = None
+        if not weight.is_cuda:
+            self._weight, self._bias = self._copies(weight, bias)
+            return
+        with cupy_on_torchs_stream(torch, weight.device) as cupy:
+            self._weight, self._bias = self._copies(weight, bias)
+            self._on_device = DeviceWeights(
+                cupy,
+                self._weight,
+                self._bias,
+                self._dtype,
+                settings,
+                weight.device.index,
+                allocate=lambda size: torch.empty(size, dtype=torch.uint8, device=weight.device),
+                pointer=_address,
+            )
+
+    def __call__(self, x: Any, out: Any) -> Any:
+        check_library("torch", x, out)
+        check_layer_dtype(x.dtype, self._dtype)
+        if x.device != self._weight.device:
+            raise ValueError(
+                f"x must be on the device of weight, {self._weight.device}, got {x.device}"
+            )
+        problem = layer_problem(tuple(x.shape), self._weight, self._bias, self._settings)
+        if self._on_device is None:
+            return run_torch(x, self._weight, self._bias, out, self._settings)
+        check_tensors(self._torch, {"x": x} if out is None else {"x": x, "out": out})
+        y_shape = problem.y_shape if x.ndim == 5 else problem.y_shape[1:]
+        if out is not None:
+            itemsize = self._dtype.itemsize
+            check_out(out, y_shape, x.dtype, out.is_contiguous(), out.data_ptr(), itemsize)
+            check_no_overlap(byte_range_of(out), {"x": byte_range_of(x)})
+        return self._run_cuda(x, out, y_shape, self._on_device)
+
+    def _run_cuda(self, x: Any, out: Any, y_shape: Shape, weights: DeviceWeights) -> Any:
+        torch = self._torch
+        with cupy_on_torchs_stream(torch, x.device) as cupy:
+            y = torch.empty(y_shape, dtype=x.dtype, device=x.device) if out is None else out
+            if y.numel() == 0:
+                return y
+            prepared = weights.prepared(tuple(x.shape))
+            if prepared.written.precede(cupy.cuda.get_current_stream()):
+                # torch must not reuse their memory, once the plan is gone, before this call is
+                # done.
+                for tensor in (weights.weight, weights.bias, prepared.packed):
+                    if tensor is not None:
+                        tensor.record_stream(torch.cuda.current_stream(x.device))
+            x_dense = dense(x, self._dtype.itemsize)
+            workspace = torch.empty(
+                prepared.bound.workspace_bytes, dtype=torch.uint8, device=x.device
+            )
+            prepared.bound.run(
+                {
+                    "x": _address(x_dense),
+                    "weight": _address(weights.weight),
+                    "bias": None if weights.bias is None else _address(weights.bias),
+                    "y": _address(y),
+                    "workspace": _address(workspace),
+                    "packed": None if prepared.packed is None else _address(prepared.packed),
+                }
+            )
+        if out is not None:
+            tell_autograd(torch, out)
+        return y
+
+    def _copies(self, weight: Any, bias: Any) -> tuple[Any, Any]:
+        contiguous = self._torch.contiguous_format
+        weight, bias = (
+            None
+            if tensor is None
+            else tensor.detach().resolve_conj().resolve_neg().clone(memory_format=contiguous)
+            for tensor in (weight, bias)
+        )
+        return weight, bias
+
+
+def _address(tensor: Any) -> Any:
+    return np.uintp(tensor.data_ptr())
