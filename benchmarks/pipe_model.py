@@ -34,9 +34,9 @@ from typing import Any
 
 from cupy_convt3d._phase import Axis, axes
 from cupy_convt3d._problem import Problem
-from cupy_convt3d._unit_rates import WARP, UnitRates
+from cupy_convt3d._unit_rates import SECTOR, WARP, UnitRates
 
-SECTOR = 32
+#: Bytes of a wavefront: all banks of shared memory once.
 WAVEFRONT = 128
 
 
@@ -84,6 +84,7 @@ class Counters:
     blocks_run: int
     tensor: dict[tuple[str, str], float]
     fma_f32: float
+    products_f32: float
     fma_f64: float
     warp_instructions: float
     shared_wavefronts: float
@@ -116,6 +117,7 @@ def read_counters(record: dict[str, Any]) -> Counters:
         blocks_run=record["blocks_run"],
         tensor=tensor,
         fma_f32=lanes("fma32", "add32", "mul32"),
+        products_f32=lanes("fma32"),
         fma_f64=lanes("fp64"),
         warp_instructions=scale * record["warp_instructions"],
         shared_wavefronts=scale * sum(s["wavefronts"] for s in shared),

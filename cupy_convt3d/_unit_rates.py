@@ -27,6 +27,9 @@ from dataclasses import dataclass, replace
 #: Threads of a warp.
 WARP = 32
 
+#: Bytes of a sector, the unit in which caches move memory.
+SECTOR = 32
+
 #: Bytes that the driver keeps of every block's shared memory from compute capability 8.0 on [4].
 RESERVED_SHARED = 1024
 
