@@ -16,10 +16,10 @@ shared/L1    wavefronts of shared memory (128 bytes each; cp.async writes count 
              a wavefront
 issue        PTX instructions of warps. ptxas fuses, splits, hoists and deletes: what is
              issued in the end may be less or more
-L2           sectors that reach the L2 cache. At least those that a block has not loaded
-             before (an L1 cache that never forgets within a block), with all of cp.async,
-             stores and atomics; at most all sectors (no L1 cache). The lower figure
-             counts; the upper one is given beside it
+L2           sectors that reach the L2 cache: all of cp.async, stores and atomics. Of the
+             loads at least each sector once that the counted blocks load (an L1 cache that
+             never forgets, and what they share for free), at most all (no L1 cache). The
+             lower figure counts; the upper one is given beside it
 DRAM         see `dram_bytes`
 ===========  ==========================================================================
 
@@ -67,9 +67,6 @@ class Window:
 
     blocks: int
     unique_sectors: int
-    unique_load_sectors: int
-    load_sectors: int
-    async_sectors: int
 
 
 @dataclass(frozen=True)
@@ -90,6 +87,7 @@ class Counters:
     shared_wavefronts: float
     shared_ideal_wavefronts: float
     load_sectors: float
+    unique_load_sectors: float
     async_sectors: float
     store_sectors: float
     atomic_sectors: float
@@ -123,11 +121,11 @@ def read_counters(record: dict[str, Any]) -> Counters:
         shared_wavefronts=scale * sum(s["wavefronts"] for s in shared),
         shared_ideal_wavefronts=scale * sum(s["ideal_wavefronts"] for s in shared),
         load_sectors=scale * memory["load"]["sectors"],
+        unique_load_sectors=scale * memory["unique_load_sectors"],
         async_sectors=scale * memory["async_copy"]["sectors"],
         store_sectors=scale * memory["store"]["sectors"],
         atomic_sectors=scale * memory["atomic"]["sectors"],
-        load_bytes_asked=scale
-        * (memory["load"]["bytes_asked"] + memory["async_copy"]["bytes_asked"]),
+        load_bytes_asked=scale * memory["load"]["bytes_asked"],
         store_bytes_asked=scale * memory["store"]["bytes_asked"],
         local_bytes=scale * record["local"]["bytes"],
         active_lanes=record["active_lanes"],
@@ -147,20 +145,13 @@ def _mma_shape_and_type(name: str) -> tuple[str, str]:
 
 def read_window(record: dict[str, Any]) -> Window:
     """Return the sectors of one line of a window's run."""
-    memory = record["global"]
-    return Window(
-        record["blocks_run"],
-        memory["unique_sectors"],
-        memory["unique_load_sectors"],
-        memory["load"]["sectors"],
-        memory["async_copy"]["sectors"],
-    )
+    return Window(record["blocks_run"], record["global"]["unique_sectors"])
 
 
 def unique_bytes_of_grid(windows: list[Window], blocks: int) -> float:
     """Return the bytes that a grid touches if blocks share data with near neighbours alone.
 
-    ``windows`` are runs of the first 1, n/2 and n blocks. What the second half of the last one
+    ``windows`` are runs of the first n/2 and n blocks. What the second half of the last one
     added is taken for what every further half adds: data that all blocks read (weights) count
     once, halos shared inside half a window count once, and those shared across windows again.
     """
@@ -182,14 +173,6 @@ def dram_bytes(unique_bytes: float, compulsory_bytes: float, card: UnitRates) ->
     if compulsory_bytes <= card.l2_bytes:
         return compulsory_bytes
     return max(compulsory_bytes, unique_bytes)
-
-
-def l1_miss_share(window: Window) -> float:
-    """Return the part of a block's loads (not cp.async) that it has not loaded before."""
-    if not window.load_sectors:
-        return 0.0
-    own = window.unique_load_sectors - window.async_sectors
-    return min(1.0, max(0.0, own / window.load_sectors))
 
 
 @dataclass(frozen=True)
@@ -239,6 +222,8 @@ def unit_times(
     A block of a window works on one tile, a block of the grid on several where the grid is smaller.
     """
     c = counters
+    # What cp.async loaded is among the unique sectors.
+    first_loads = min(c.load_sectors, max(0.0, c.unique_load_sectors - c.async_sectors))
     uncached = c.async_sectors + c.store_sectors + c.atomic_sectors
     l1_wavefronts = (c.load_sectors + c.store_sectors) * SECTOR / WAVEFRONT
     async_wavefronts = c.async_sectors * SECTOR / WAVEFRONT
@@ -257,7 +242,7 @@ def unit_times(
         * (c.shared_wavefronts + l1_wavefronts + async_wavefronts)
         / card.shared_wavefronts_per_second,
         issue=us * c.warp_instructions / card.issues_per_second,
-        l2=us * (c.load_sectors * l1_miss_share(windows[0]) + uncached) / l2_rate,
+        l2=us * (first_loads + uncached) / l2_rate,
         l2_without_l1=us * (c.load_sectors + uncached) / l2_rate,
         dram=us * dram / card.dram_bytes_per_second,
         dram_bytes=dram,

@@ -14,14 +14,15 @@ come on top.
 
 - Counters are those of PTX, not of SASS: issue slots count PTX instructions.
 - Only some blocks of a large grid are run: the first, the last and others spread over it. Counts
-  are scaled by the blocks of the grid over those that ran. The first and last are always among
-  them, so borders have too much weight in small samples.
+  are scaled by the blocks of the grid over those that ran. Phases of a strided problem differ in
+  their taps, so this has an error of some percent, seen where useful/issued products exceed 100 %;
+  ``--blocks`` makes it smaller.
 - DRAM: compulsory bytes are x, weight, bias and y once (for one launch: its own arrays once).
   Beside them stands an estimate from runs of the first n/2 and n blocks, neighbours in the grid:
   what the second half adds to the first in unique sectors is taken for what all others add. So data
   that all blocks share and what neighbours share count once, and what distant blocks share counts
   again; where the arrays of a launch fit the L2 cache together, only compulsory bytes count.
-- L2: the lower figure has a perfect L1 cache within a block, the upper one has none.
+- L2: the lower figure has an L1 cache that never forgets, the upper one ("L2 max") has none.
 - Occupancy and waves come from the registers and shared memory that ptxas reports.
 - PyTorch's times are published ones, of other people's machines.
 """
@@ -162,16 +163,15 @@ def print_workload(
     print(f"  useful / issued products {_ratio(useful, issued).strip()}, all launches together")
     print(
         f"  {'counted':22s} {'blocks':>9s} {'ran':>4s} {'lanes':>6s} {'loads':>6s} {'stores':>6s}"
-        f" {'bank+':>6s} {'local B':>8s}   (loads, stores: sector efficiency)"
+        f" {'bank+':>6s} {'local B':>8s}   (loads without cp.async, stores: sector efficiency)"
     )
     for report in found:
         c = report.counters
-        loads, stores = c.load_sectors + c.async_sectors, c.store_sectors
         conflicts = c.shared_wavefronts - c.shared_ideal_wavefronts
         print(
             f"  {_label(report):22s} {c.blocks:9d} {c.blocks_run:4d} {_ratio(c.active_lanes, 1)}"
-            f" {_ratio(c.load_bytes_asked, SECTOR * loads)}"
-            f" {_ratio(c.store_bytes_asked, SECTOR * stores)}"
+            f" {_ratio(c.load_bytes_asked, SECTOR * c.load_sectors)}"
+            f" {_ratio(c.store_bytes_asked, SECTOR * c.store_sectors)}"
             f" {_ratio(conflicts, c.shared_ideal_wavefronts)} {c.local_bytes:8.3g}"
         )
     for name, first in found[0].cards.items():

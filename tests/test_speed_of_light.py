@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from benchmarks.pipe_model import (
     Window,
     dram_bytes,
-    l1_miss_share,
     read_counters,
     read_window,
     tail_factor,
@@ -173,7 +172,7 @@ def test_counters_are_scaled_to_the_grid() -> None:
     assert counters.warp_instructions == 5000
     assert counters.shared_wavefronts == 250
     assert (counters.load_sectors, counters.async_sectors) == (200, 100)
-    assert counters.load_bytes_asked == 5 * 1280
+    assert counters.load_bytes_asked == 5 * 640
 
 
 def test_wgmma_has_no_rate() -> None:
@@ -197,11 +196,7 @@ def test_unit_times() -> None:
         dram_bytes_per_second=SECTOR * 1e9,
         l2_bytes=0,
     )
-    windows = [
-        Window(1, 30, 22, 20, 10),  # 12 of 20 loads are first ones
-        Window(2, 50, 40, 40, 20),
-        Window(4, 80, 60, 80, 40),
-    ]
+    windows = [Window(2, 50), Window(4, 80)]
     times = unit_times(read_counters(record()), windows, 10, SECTOR * 100, card)
     ns = {unit: 1e3 * us for unit, us in times.units.items()}
     assert ns["tensor"] == pytest.approx(5 + 5)
@@ -210,7 +205,7 @@ def test_unit_times() -> None:
     # 50 wavefronts of shared memory, 40 + 16 sectors through L1 and 20 written by cp.async.
     assert ns["shared/L1"] == pytest.approx(5 * (50 + 14 + 5))
     assert ns["issue"] == pytest.approx(5 * 250)
-    assert ns["L2"] == pytest.approx(5 * (0.6 * 40 + 20 + 16 + 8))
+    assert ns["L2"] == pytest.approx(5 * (44 + 16 + 8))
     assert 1e3 * times.l2_without_l1 == pytest.approx(5 * (40 + 20 + 16 + 8))
     # 80 sectors of 4 blocks and 15 more for each of 6 others.
     assert ns["DRAM"] == pytest.approx(80 + 15 * 6)
@@ -226,14 +221,13 @@ def test_dram_is_never_below_compulsory() -> None:
 
 
 def test_unique_bytes_of_a_grid_that_ran_whole() -> None:
-    windows = [Window(1, 10, 0, 0, 0), Window(2, 15, 0, 0, 0), Window(3, 20, 0, 0, 0)]
-    assert unique_bytes_of_grid(windows, 3) == 20 * SECTOR
+    assert unique_bytes_of_grid([Window(2, 15), Window(3, 20)], 3) == 20 * SECTOR
+    # A grid of fewer blocks than half a window runs whole both times.
+    assert unique_bytes_of_grid([Window(1, 20), Window(1, 20)], 1) == 20 * SECTOR
 
 
-def test_l1_miss_share_is_a_share() -> None:
-    assert l1_miss_share(Window(1, 0, 0, 0, 0)) == 0
-    assert l1_miss_share(Window(1, 5, 5, 10, 8)) == 0
-    assert l1_miss_share(read_window(record())) == (44 - 20) / 40
+def test_windows_are_read() -> None:
+    assert read_window(record()) == Window(2, 60)
 
 
 def test_tail_factor() -> None:
@@ -324,7 +318,7 @@ def test_counters_of_a_row() -> None:
     assert counters.store_sectors == 4096 / SECTOR
     assert counters.store_bytes_asked == 4096
     # x, and the sector of the weight.
-    assert read_window(found["windows"][0]).unique_load_sectors == 4096 / SECTOR + 1
+    assert counters.unique_load_sectors == 4096 / SECTOR + 1
     assert not counters.tensor
 
 
