@@ -8,24 +8,24 @@ from typing import Any
 
 from cupy_convt3d import conv_transpose3d
 
-REAL = ("float32", "float16", "bfloat16", "float64")
-ALL = (*REAL, "complex64", "complex128")
+ALL = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128")
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to call the package."""
+    """One way to call the package; ``planned``: by a `ConvTranspose3dPlan` made before."""
 
     algorithm: str
     precision: str = "ieee"
     dtypes: tuple[str, ...] = ALL
+    planned: bool = False
 
     library = "cupy_convt3d"
 
     @property
     def label(self) -> str:
         """The name in the results."""
-        return f"{self.algorithm} {self.precision}"
+        return f"{self.algorithm} {self.precision}" + (" plan" if self.planned else "")
 
     @property
     def deterministic(self) -> bool:
@@ -42,6 +42,11 @@ class Variant:
         keywords: dict[str, Any] = {**settings, "algorithm": self.algorithm}
         if self.precision != "ieee":
             keywords["precision"] = self.precision
+        if self.planned:
+            from cupy_convt3d import ConvTranspose3dPlan
+
+            plan = ConvTranspose3dPlan(weight, bias, **keywords)
+            return lambda: plan(x)
         return lambda: conv_transpose3d(x, weight, bias, **keywords)
 
 

@@ -64,14 +64,16 @@ class Worker:
         """End the process, whatever it does."""
         if self._process is not None and self._connection is not None:
             self._process.kill()
-            self._process.join()
+            # A process inside the driver may outlive its end for a while.
+            self._process.join(timeout=20)
             self._connection.close()
         self._process = self._connection = None
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        # Not a daemon, which may not have children: torch.compile starts some.
+        self._process = context.Process(target=_serve, args=(theirs,))
         self._process.start()
         theirs.close()
 
