@@ -5,16 +5,21 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.gpu_workload import load_workload
 from benchmarks.tuning_table import update_table
 from cupy_convt3d import _tuning
 from cupy_convt3d._problem import make_problem
 
+ROOT = Path(__file__).resolve().parents[1]
 DEVICE = "NVIDIA H100 80GB HBM3"
 PROBLEM = make_problem((2, 4, 5, 6, 7), (4, 3, 2, 3, 1), stride=2, padding=(0, 1, 0), groups=2)
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc)
@@ -132,6 +137,37 @@ def test_a_malformed_table_is_not_written(directory: Path) -> None:
 def test_device_names_cannot_leave_the_directory(tmp_path: Path) -> None:
     for name in ("../x", "a/b", "...", "C:\\x"):
         assert _tuning.table_path(name, tmp_path).parent == tmp_path
+
+
+@pytest.mark.cuda
+def test_a_tiny_run_of_tune_writes_a_table(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "tune.py"), "--tiny"]
+    command += ["kb1-58", "nnunet-222-64to32", "--directory", str(tmp_path / "tables")]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    result = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    (table,) = (tmp_path / "tables").iterdir()
+    assert result.stdout.splitlines()[-1] == str(table)
+    read = _tuning.read_table(table)
+    assert table == _tuning.table_path(read["device"], tmp_path / "tables")
+    assert read["versions"]["packages"]
+    signatures = {
+        _tuning.signature(load_workload(name, tiny=True).problem, "float32", precision)
+        for name in ("kb1-58", "nnunet-222-64to32")
+        for precision in ("ieee", "bf16x3")
+    }
+    assert set(read["choices"]) <= signatures
+    assert _tuning.signature(
+        load_workload("kb1-58", tiny=True).problem, "float32", "bf16x3"
+    ) in set(read["choices"])
 
 
 def test_the_tables_of_the_package_are_well_formed() -> None:
