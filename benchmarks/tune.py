@@ -20,6 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import cupy
+from cupy_convt3d._choice import can_run, candidates
 
 from benchmarks.gpu_environment import device_environment, host_environment
 from benchmarks.gpu_timing import TINY, Effort, Flush, flushed_times
@@ -32,7 +33,6 @@ from benchmarks.gpu_workload import (
 )
 from benchmarks.tuning_table import update_table
 from cupy_convt3d import conv_transpose3d
-from cupy_convt3d._choice import can_run, candidates
 from cupy_convt3d._dtypes import DTYPES
 from cupy_convt3d._tuning import DIRECTORY, signature, table_path
 

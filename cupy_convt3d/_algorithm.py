@@ -1,21 +1,21 @@
-"""Which kernel a problem runs on: the choice behind ``algorithm="auto"``."""
+"""From ``algorithm=`` and ``config=`` to a plan."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from cupy_convt3d._activation import NO_ACTIVATION, Activation
+from cupy_convt3d._choice import RECORDS, can_run, choose
+from cupy_convt3d._device import H100, Device
 from cupy_convt3d._dtypes import KernelDtype
-from cupy_convt3d._phase import axes
 from cupy_convt3d._plan import Plan
-from cupy_convt3d._plan_gather import plan_gather
+from cupy_convt3d._plan_depth_to_space import DepthToSpaceConfig, plan_depth_to_space
+from cupy_convt3d._plan_gather import GatherConfig, plan_gather
+from cupy_convt3d._plan_implicit_gemm import GemmConfig, plan_implicit_gemm
 from cupy_convt3d._plan_scatter import plan_scatter
 from cupy_convt3d._problem import Problem
 
-ALGORITHMS = ("auto", "gather", "scatter")
-
-#: Bytes of a sector, the unit in which a GPU writes memory.
-SECTOR = 32
+ALGORITHMS = ("auto", "gather", "scatter", "implicit_gemm")
 
 
 def check_algorithm(algorithm: object) -> None:
@@ -34,28 +34,41 @@ def make_plan(
     precision: str = "ieee",
     activation: Activation = NO_ACTIVATION,
     config: Any = None,
+    device: Device = H100,
+    x_aligned: bool = True,
 ) -> Plan:
     """Return the plan of the named algorithm, or of the one that should be faster.
 
-    Both algorithms multiply in the accumulator type, which every ``precision`` allows. ``config``
-    forces a configuration of a kernel; none of them has any to choose from.
+    Parameters
+    ----------
+    config : GatherConfig, ScatterConfig, GemmConfig, DepthToSpaceConfig or None
+        Forces a kernel and its tiles, whatever ``algorithm`` and ``precision`` say.
+    x_aligned : bool
+        Whether the address of x is a multiple of 16 bytes.
 
-    The gather writes every ``stride``-th element of a row at a time, so it touches each sector of y
-    up to ``stride`` times. Where no two inputs meet (``stride >= dilation*(kernel - 1) + 1`` on
-    every axis, as in 2x2x2 up-sampling with stride 2) the scatter needs no atomics and writes full
-    rows: then it is chosen if the stride along W is above 1. With atomics it touches a sector about
-    three times (fill, read, add); it is chosen above that, and only if the caller does not insist
-    on determinism. Both rules count memory sectors (a model, not measured).
+    Raises
+    ------
+    TypeError
+        A ``config`` that is no configuration.
+    ValueError
+        The configuration, or the algorithm, cannot run this problem on this device.
     """
-    if config is not None:
-        raise TypeError(f"config must be None, got {config!r}: no kernel has configurations")
-    if algorithm == "gather":
-        return plan_gather(problem, dtype, has_bias, activation=activation)
-    if algorithm == "scatter":
-        return plan_scatter(problem, dtype, has_bias, activation=activation)
-    phase_axes = axes(problem)
-    sectors_per_element = min(phase_axes[2].stride, SECTOR // dtype.itemsize)
-    never_meet = all(axis.stride >= axis.reach for axis in phase_axes)
-    if (never_meet and sectors_per_element > 1) or (not deterministic and sectors_per_element > 3):
-        return plan_scatter(problem, dtype, has_bias, activation=activation)
-    return plan_gather(problem, dtype, has_bias, activation=activation)
+    if config is None:
+        config = choose(problem, dtype, algorithm, precision, deterministic, device)
+    elif not isinstance(config, RECORDS):
+        raise TypeError(f"config must be a configuration of a kernel, got {config!r}")
+    else:
+        reason = can_run(config, problem, dtype, device)
+        if reason is not None:
+            raise ValueError(f"config must be able to run this problem, got {config}: {reason}")
+    if isinstance(config, GemmConfig):
+        return plan_implicit_gemm(
+            problem, dtype, has_bias, config, activation=activation, x_aligned=x_aligned
+        )
+    if isinstance(config, DepthToSpaceConfig):
+        return plan_depth_to_space(
+            problem, dtype, has_bias, config, activation=activation, x_aligned=x_aligned
+        )
+    if isinstance(config, GatherConfig):
+        return plan_gather(problem, dtype, has_bias, activation=activation, config=config)
+    return plan_scatter(problem, dtype, has_bias, activation=activation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 
@@ -17,3 +18,21 @@ class Device:
     capability: int
     multiprocessors: int
     shared_bytes: int
+
+
+#: What plans are made for where there is no device.
+H100 = Device("NVIDIA H100 80GB HBM3", 90, 132, 227 * 1024)
+
+
+@functools.cache
+def device_of(index: int) -> Device:
+    """Return the record of a CUDA device."""
+    import cupy
+
+    found = cupy.cuda.runtime.getDeviceProperties(index)
+    return Device(
+        found["name"].decode(),
+        10 * found["major"] + found["minor"],
+        found["multiProcessorCount"],
+        found["sharedMemPerBlockOptin"],
+    )

@@ -63,9 +63,9 @@ class DeviceWeights:
         self._allocate = allocate
         self._pointer = pointer
         self._copied = Written(cupy)
-        self._prepared: dict[Shape, Prepared] = {}
+        self._prepared: dict[tuple[Shape, bool], Prepared] = {}
 
-    def prepared(self, x_shape: Shape) -> Prepared:
+    def prepared(self, x_shape: Shape, x_aligned: bool) -> Prepared:
         """Return what calls with this shape share; the first packs on CuPy's current stream.
 
         Raises
@@ -74,7 +74,7 @@ class DeviceWeights:
             The first call of a shape, while a graph is captured: the packing would be in the graph
             and not be done before.
         """
-        found = self._prepared.get(x_shape)
+        found = self._prepared.get((x_shape, x_aligned))
         if found is not None:
             return found
         stream = self._cupy.cuda.get_current_stream()
@@ -86,7 +86,13 @@ class DeviceWeights:
         bias_shape = None if self.bias is None else tuple(self.bias.shape)
         weight_shape = tuple(self.weight.shape)
         bound = bound_plan(
-            x_shape, weight_shape, bias_shape, self._dtype, self._settings, self._device
+            x_shape,
+            weight_shape,
+            bias_shape,
+            self._dtype,
+            self._settings,
+            self._device,
+            x_aligned,
         )
         if bound.packed_bytes:
             self._copied.precede(stream)
@@ -96,4 +102,4 @@ class DeviceWeights:
         else:
             prepared = Prepared(bound, None, self._copied)
         # Of two threads that came here both packed; all later calls take the same.
-        return self._prepared.setdefault(x_shape, prepared)
+        return self._prepared.setdefault((x_shape, x_aligned), prepared)

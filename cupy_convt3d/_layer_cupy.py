@@ -8,7 +8,7 @@ from cupy_convt3d._call import Settings, check_layer_dtype, check_weights, layer
 from cupy_convt3d._device_weights import DeviceWeights
 from cupy_convt3d._libraries import library_of
 from cupy_convt3d._overlap import check_no_overlap, check_out
-from cupy_convt3d._run_cupy import byte_range_of, dense
+from cupy_convt3d._run_cupy import COPY_ALIGNMENT, byte_range_of, dense
 
 
 class CupyLayer:
@@ -66,13 +66,14 @@ class CupyLayer:
         y = cupy.empty(y_shape, dtype=x.dtype) if out is None else out
         if y.size == 0:
             return y
-        prepared = self._weights.prepared(x.shape)
+        x = dense(cupy, x, "x", self._dtype.itemsize)
+        prepared = self._weights.prepared(x.shape, x.data.ptr % COPY_ALIGNMENT == 0)
         prepared.written.precede(cupy.cuda.get_current_stream())
         bound = prepared.bound
         workspace = cupy.empty(bound.workspace_bytes, dtype="u1") if bound.workspace_bytes else None
         bound.run(
             {
-                "x": dense(cupy, x, "x", self._dtype.itemsize),
+                "x": x,
                 "weight": self._weights.weight,
                 "bias": self._weights.bias,
                 "y": y,

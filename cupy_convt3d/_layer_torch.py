@@ -10,6 +10,7 @@ from cupy_convt3d._call import Settings, Shape, check_layer_dtype, check_weights
 from cupy_convt3d._device_weights import DeviceWeights
 from cupy_convt3d._libraries import check_library
 from cupy_convt3d._overlap import check_no_overlap, check_out
+from cupy_convt3d._run_cupy import COPY_ALIGNMENT
 from cupy_convt3d._run_torch import (
     byte_range_of,
     check_tensors,
@@ -72,14 +73,15 @@ class TorchLayer:
             y = torch.empty(y_shape, dtype=x.dtype, device=x.device) if out is None else out
             if y.numel() == 0:
                 return y
-            prepared = weights.prepared(tuple(x.shape))
+            x_dense = dense(x, self._dtype.itemsize)
+            aligned = x_dense.data_ptr() % COPY_ALIGNMENT == 0
+            prepared = weights.prepared(tuple(x.shape), aligned)
             if prepared.written.precede(cupy.cuda.get_current_stream()):
                 # torch must not reuse their memory, once the plan is gone, before this call is
                 # done.
                 for tensor in (weights.weight, weights.bias, prepared.packed):
                     if tensor is not None:
                         tensor.record_stream(torch.cuda.current_stream(x.device))
-            x_dense = dense(x, self._dtype.itemsize)
             workspace = torch.empty(
                 prepared.bound.workspace_bytes, dtype=torch.uint8, device=x.device
             )

@@ -61,6 +61,8 @@ GEMM_PARAMS = np.dtype(
         ("product_pitch", np.int32),
         ("sum_channels", np.int32),
         ("sums", np.int32),
+        ("part_m_tiles", np.int32),
+        ("taps_h", FAST_DIVMOD),
         ("stride_w", FAST_DIVMOD),
         ("gcd_w", FAST_DIVMOD),
         ("tap_step_w", FAST_DIVMOD),

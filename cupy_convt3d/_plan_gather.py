@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from cupy_convt3d._activation import NO_ACTIVATION, Activation
 from cupy_convt3d._dtypes import KernelDtype
@@ -26,6 +27,14 @@ MAX_STAGE_TAPS = 64
 THREADS = 256
 
 
+@dataclass(frozen=True, slots=True)
+class GatherConfig:
+    """The register tile of a thread: output channels and positions."""
+
+    tile_co: int
+    tile_positions: int
+
+
 def plan_gather(
     problem: Problem,
     dtype: KernelDtype,
@@ -33,9 +42,11 @@ def plan_gather(
     bits: int | None = None,
     *,
     activation: Activation = NO_ACTIVATION,
+    config: GatherConfig | None = None,
 ) -> Plan:
     """Return the plan of the gather kernel; ``bits`` forces the index width (tests do)."""
-    tile_co, tile_positions = choose_tile(problem.out_channels_per_group, dtype)
+    config = config or GatherConfig(*choose_tile(problem.out_channels_per_group, dtype))
+    tile_co, tile_positions = config.tile_co, config.tile_positions
     phase_axes = axes(problem)
     most_taps = math.prod(axis.most_taps for axis in phase_axes)
     stage_taps, stage_channels = choose_stage(most_taps, problem.in_channels_per_group)

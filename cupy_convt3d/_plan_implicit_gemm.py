@@ -4,60 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from cupy_convt3d._activation import NO_ACTIVATION, Activation
 from cupy_convt3d._dtypes import KernelDtype
 from cupy_convt3d._params import INDEX32_LIMIT, common_params, fast_divmod, index_bits
 from cupy_convt3d._phase import Axis, axes
 from cupy_convt3d._plan import Launch, Plan, launch_params, variant_options
 from cupy_convt3d._problem import Problem
-
-#: Channels of a lane's fragment of x that lie in different banks: bytes of a channel's pitch, by
-#: the size of an element, modulo ``BANK_CYCLE``.
-PITCH_BYTES = {2: 16, 4: 32, 8: 32}
-BANK_CYCLE = 128
-
-#: Bytes of a lane's fragment of one 16 x k matrix of weights.
-FRAGMENT_BYTES = 16
+from cupy_convt3d._tensor_core import (
+    FRAGMENT_BYTES,
+    MATHS,
+    WARP,
+    Math,
+    channel_pitch,
+    copy_bytes,
+)
 
 
 def sum_vector(problem: Problem) -> int:
     """Return the output channels that the epilogue sums at a time (``kSumChannels``)."""
     return 4 if problem.out_channels_per_group <= 4 else 8
-
-
-WARP = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Math:
-    """One way in which tensor cores multiply (``kernels_cu/tensor_core.cuh``).
-
-    ``step_k`` channels are multiplied by one instruction; split operands have 2 ``parts`` and need
-    3 ``terms``.
-    """
-
-    name: str
-    number: int
-    step_k: int
-    parts: int
-    terms: int
-
-
-FLOAT16 = Math("float16", 0, 16, 1, 1)
-BFLOAT16 = Math("bfloat16", 1, 16, 1, 1)
-TF32 = Math("tf32", 2, 8, 1, 1)
-TF32X3 = Math("tf32x3", 3, 8, 2, 3)
-BF16X3 = Math("bf16x3", 4, 16, 2, 3)
-FLOAT64 = Math("float64", 5, 4, 1, 1)
-
-#: The math of float32 for each precision a caller can ask for.
-PRECISIONS = {"ieee": TF32X3, "bf16x3": BF16X3, "tf32": TF32}
-
-
-def math_of(dtype: KernelDtype, precision: str) -> Math | None:
-    """Return how tensor cores multiply a dtype, or None if they cannot (complex numbers)."""
-    if dtype.name == "float32":
-        return PRECISIONS[precision]
-    return {"float16": FLOAT16, "bfloat16": BFLOAT16, "float64": FLOAT64}.get(dtype.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +85,7 @@ def shared_layout(problem: Problem, dtype: KernelDtype, config: GemmConfig) -> S
     height = axes(problem)[1]
     rows_h = config.tile_h + (config.stage_taps_h - 1) * height.input_step
     row = config.tile_w * dtype.itemsize
-    channel = _padded(config.tile_d * rows_h * row, PITCH_BYTES[dtype.itemsize])
+    channel = channel_pitch(config.tile_d * rows_h * row, dtype)
     stage_weights = config.stage_steps * math.step_k * channel
     fragments = config.m_tiles * math.parts * WARP * FRAGMENT_BYTES
     stage_bytes = stage_weights + config.stage_steps * config.stage_taps_h * fragments
@@ -142,14 +107,6 @@ def shared_layout(problem: Problem, dtype: KernelDtype, config: GemmConfig) -> S
     )
 
 
-MATHS = {math.name: math for math in (FLOAT16, BFLOAT16, TF32, TF32X3, BF16X3, FLOAT64)}
-
-
-def _padded(size: int, residue: int) -> int:
-    """Return the smallest number from ``size`` on that is ``residue`` modulo ``BANK_CYCLE``."""
-    return size + (residue - size) % BANK_CYCLE
-
-
 def inputs_of_segment(axis: Axis, segment: int, tap_slice: int) -> int:
     """Return how many inputs along W a block must hold for any segment of that many outputs."""
     if segment >= axis.output and tap_slice >= axis.kernel:
@@ -157,6 +114,12 @@ def inputs_of_segment(axis: Axis, segment: int, tap_slice: int) -> int:
     span = (segment - 1 + (tap_slice - 1) * axis.dilation) // axis.stride + 2
     # The first input is moved down to a multiple of 8.
     return min(_up_to_8(span + 7), _up_to_8(axis.input))
+
+
+def needs_64_bits(problem: Problem) -> bool:
+    """Whether offsets inside a sample pass 31 bits."""
+    width = axes(problem)[2]
+    return index_bits(replace(problem, batch=1), width.stride * width.tap_step) == 64
 
 
 def _up_to_8(count: int) -> int:
@@ -272,7 +235,9 @@ def plan_implicit_gemm(
     has_bias: bool,
     config: GemmConfig,
     bits: int | None = None,
-    alignment: int = 16,
+    *,
+    activation: Activation = NO_ACTIVATION,
+    x_aligned: bool = True,
 ) -> Plan:
     """Return the plan of the implicit GEMM with the tiles of ``config``.
 
@@ -280,8 +245,8 @@ def plan_implicit_gemm(
     ----------
     bits : int, optional
         Forces the index width (tests do).
-    alignment : int
-        What the address of x is known to be a multiple of, in bytes.
+    x_aligned : bool
+        Whether the address of x is a multiple of 16 bytes.
     """
     math = MATHS[config.math]
     depth, height, width = axes(problem)
@@ -312,10 +277,10 @@ def plan_implicit_gemm(
         * config.m_tiles
         * WARP
     )
-    unit = copy_bytes(problem, dtype, alignment)
+    unit = copy_bytes(problem.input[2], dtype, x_aligned)
     rows_h = config.tile_h + (config.stage_taps_h - 1) * height.input_step
 
-    params = common_params(problem, has_bias)
+    params = common_params(problem, has_bias, activation)
     for axis, tile, count in zip(
         params["axis"],
         (config.tile_d, config.tile_h, config.tile_w),
@@ -361,8 +326,9 @@ def plan_implicit_gemm(
         gemm[name] = value
 
     if bits is None:
+        # Samples are found with 64-bit arithmetic in both widths.
         bits = index_bits(
-            problem,
+            replace(problem, batch=1),
             tiles,
             fragments,
             # Products on the way to a tap along W, and to a step of rows that do not exist.
@@ -385,6 +351,7 @@ def plan_implicit_gemm(
         options=variant_options(
             dtype,
             bits,
+            activation,
             CONVT3D_MATH=math.number,
             CONVT3D_WARP_M_TILES=config.warp_m_tiles,
             CONVT3D_WARP_N_TILES=config.warp_n_tiles,
@@ -404,13 +371,3 @@ def plan_implicit_gemm(
         packing=(pack,),
         packed_bytes=fragments * math.parts * FRAGMENT_BYTES,
     )
-
-
-def copy_bytes(problem: Problem, dtype: KernelDtype, alignment: int) -> int:
-    """Return the size of the copies of x to shared memory that every row's start allows."""
-    unit = 16
-    while unit > dtype.itemsize and (
-        alignment % unit or problem.input[2] * dtype.itemsize % unit or unit == 8 > dtype.itemsize
-    ):
-        unit //= 2
-    return unit

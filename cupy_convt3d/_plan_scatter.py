@@ -46,6 +46,22 @@ class Boxes:
     owns_output: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ScatterConfig:
+    """What the scatter does with its sums: stores them, or adds them with atomics."""
+
+    owns_output: bool
+
+
+def scatter_config(problem: Problem, dtype: KernelDtype) -> ScatterConfig:
+    """Return how the scatter would run a problem."""
+    several, single = TILES[dtype.accumulator_bytes]
+    _, tile_co, tile_positions = several if problem.out_channels_per_group > 1 else single
+    bytes_per_output = tile_co * dtype.accumulator_bytes
+    boxes = choose_boxes(problem, bytes_per_output, MAX_THREADS * tile_positions)
+    return ScatterConfig(boxes.owns_output)
+
+
 def plan_scatter(
     problem: Problem,
     dtype: KernelDtype,

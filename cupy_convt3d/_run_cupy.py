@@ -7,10 +7,14 @@ from typing import Any
 
 from cupy_convt3d._algorithm import make_plan
 from cupy_convt3d._call import Settings, Shape, check_dtypes, checked_problem
+from cupy_convt3d._device import device_of
 from cupy_convt3d._dtypes import KernelDtype
 from cupy_convt3d._launch import BoundPlan
 from cupy_convt3d._overlap import byte_range, check_no_overlap, check_out
 from cupy_convt3d._plan import Role
+
+#: Bytes of the widest copies from x to shared memory.
+COPY_ALIGNMENT = 16
 
 
 def run_cupy(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> Any:
@@ -50,10 +54,12 @@ def _run(
     if y.size == 0:
         return y
     bias_shape = None if bias is None else bias.shape
-    bound = bound_plan(x.shape, weight.shape, bias_shape, dtype, settings, device)
+    x = dense(cupy, x, "x", dtype.itemsize)
+    aligned = x.data.ptr % COPY_ALIGNMENT == 0
+    bound = bound_plan(x.shape, weight.shape, bias_shape, dtype, settings, device, aligned)
     workspace = cupy.empty(bound.workspace_bytes, dtype="u1") if bound.workspace_bytes else None
     arrays: dict[Role, Any] = {
-        "x": dense(cupy, x, "x", dtype.itemsize),
+        "x": x,
         "weight": dense(cupy, weight, "weight", dtype.itemsize),
         "bias": None if bias is None else dense(cupy, bias, "bias", dtype.itemsize),
         "y": y,
@@ -74,8 +80,12 @@ def bound_plan(
     dtype: KernelDtype,
     settings: Settings,
     device: int,
+    x_aligned: bool,
 ) -> BoundPlan:
-    """Return the compiled plan of a signature for ``device``, which must be the current one."""
+    """Return the compiled plan of a signature for ``device``, which must be the current one.
+
+    ``x_aligned`` says that x starts at a multiple of `COPY_ALIGNMENT`.
+    """
     problem = checked_problem(x_shape, weight_shape, bias_shape, settings)
     plan = make_plan(
         problem,
@@ -86,6 +96,8 @@ def bound_plan(
         precision=settings.precision,
         activation=settings.activation,
         config=settings.config,
+        device=device_of(device),
+        x_aligned=x_aligned,
     )
     return BoundPlan(plan, device)
 

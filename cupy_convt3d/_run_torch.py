@@ -17,7 +17,7 @@ from cupy_convt3d._numpy_path import conv_transpose3d_numpy
 from cupy_convt3d._overlap import byte_range, check_no_overlap, check_out
 from cupy_convt3d._plan import Role
 from cupy_convt3d._problem import Problem
-from cupy_convt3d._run_cupy import bound_plan
+from cupy_convt3d._run_cupy import COPY_ALIGNMENT, bound_plan
 
 #: Bytes of the float32 copies of bfloat16 samples that are alive at a time.
 BFLOAT16_COPIES = 64 * 1024 * 1024
@@ -172,13 +172,20 @@ def _run_cuda(
         y = torch.empty(y_shape, dtype=x.dtype, device=x.device) if out is None else out
         if y.numel() == 0:
             return y
+        x = dense(x, dtype.itemsize)
         bound = bound_plan(
-            tuple(x.shape), tuple(weight.shape), bias_shape, dtype, settings, x.device.index
+            tuple(x.shape),
+            tuple(weight.shape),
+            bias_shape,
+            dtype,
+            settings,
+            x.device.index,
+            x.data_ptr() % COPY_ALIGNMENT == 0,
         )
         # Copies and workspace stay referenced until everything is queued; torch reuses their memory
         # only for later work on this stream.
         tensors: dict[Role, Any] = {
-            "x": dense(x, dtype.itemsize),
+            "x": x,
             "weight": dense(weight, dtype.itemsize),
             "bias": None if bias is None else dense(bias, dtype.itemsize),
             "y": y,

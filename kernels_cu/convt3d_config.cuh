@@ -5,6 +5,7 @@
 // register tile of one thread), CONVT3D_MATH (how tensor cores multiply, tensor_core.cuh),
 // CONVT3D_WARP_M_TILES and CONVT3D_WARP_N_TILES (16 x 8 tiles of sums of one warp),
 // CONVT3D_SUM_CHANNELS (output channels that the implicit GEMM's epilogue sums at a time),
+// CONVT3D_TAPS_W (taps along width of the depth-to-space kernel),
 // CONVT3D_ACTIVATION (one of the constants below, epilogue.cuh),
 // CONVT3D_PARAMS_SIZE (bytes of Params, as Python counts them).
 #pragma once
@@ -35,6 +36,9 @@
 #endif
 #ifndef CONVT3D_SUM_CHANNELS
 #define CONVT3D_SUM_CHANNELS 8
+#endif
+#ifndef CONVT3D_TAPS_W
+#define CONVT3D_TAPS_W 2
 #endif
 #ifndef CONVT3D_ACTIVATION
 #define CONVT3D_ACTIVATION 0

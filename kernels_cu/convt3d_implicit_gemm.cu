@@ -101,20 +101,6 @@ struct StageOfK {
   }
 };
 
-/// Adds the products of one term for all tiles of a warp's row of tiles.
-template <int kTerm>
-__device__ inline void add_terms(Accumulator (&sum)[kWarpNTiles][4],
-                                 const uint4 (&weight)[TensorMath::kParts],
-                                 const TensorMath::XFragment (&x)[kWarpNTiles]) {
-  if constexpr (kTerm < TensorMath::kTerms) {
-#pragma unroll
-    for (int n = 0; n < kWarpNTiles; ++n) {
-      TensorMath::add_product<kTerm>(sum[n], weight, x[n]);
-    }
-    add_terms<kTerm + 1>(sum, weight, x);
-  }
-}
-
 /// The products of one output of a row: `count` of them for each channel, `step` apart.
 struct OutputTaps {
   const Accumulator* first;
@@ -309,7 +295,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
     const Index taps_before =
         phase[1].first_tap * (kernel_h / static_cast<Index>(p.axis[1].tap_step)) +
         min(phase[1].first_tap, kernel_h % static_cast<Index>(p.axis[1].tap_step));
-    const Element* const sample = x + (n * groups + group) * in_channels * input_volume;
+    const Element* const sample =
+        x + static_cast<long long>(n * groups + group) * (in_channels * input_volume);
 
     const Index first_output = segment * static_cast<Index>(gemm.segment.divisor);
     const Index end_output = min(first_output + static_cast<Index>(gemm.segment.divisor), output_w);
@@ -394,13 +381,13 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         const int end = static_cast<int>(min(warp_taps_h.end - k.tap_h, static_cast<Index>(taps)));
         const int steps = static_cast<int>(
             min(static_cast<Index>(stage_steps), k_steps - k.channel / TensorMath::kStepK));
-        for (int tap = first; tap < end; ++tap) {
-          const unsigned tap_x = x_tile + (taps - 1 - tap) * step_h * tile_w * kElementBytes;
-          for (int step = 0; step < steps; ++step) {
+        for (int step = 0; step < steps; ++step) {
+          const unsigned step_x = x_tile + step * TensorMath::kStepK * pitch;
+          for (int tap = first; tap < end; ++tap) {
             TensorMath::XFragment fragment[kWarpNTiles];
-            TensorMath::load(tap_x + step * TensorMath::kStepK * pitch, pitch, tile_offset,
-                             fragment);
-            const unsigned step_weights =
+            TensorMath::load(step_x + (taps - 1 - tap) * step_h * tile_w * kElementBytes, pitch,
+                             tile_offset, fragment);
+            const unsigned tap_weights =
                 weights + static_cast<unsigned>(sizeof(uint4)) * ((step * taps + tap) * fragments);
 #pragma unroll
             for (int m = 0; m < kWarpMTiles; ++m) {
@@ -408,10 +395,10 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
 #pragma unroll
               for (int i = 0; i < kParts; ++i) {
                 part[i] = load_shared(
-                    step_weights + static_cast<unsigned>(sizeof(uint4)) * ((m * kParts + i) * 32),
+                    tap_weights + static_cast<unsigned>(sizeof(uint4)) * ((m * kParts + i) * 32),
                     uint4());
               }
-              add_terms<0>(sum[m], part, fragment);
+              add_products(sum[m], part, fragment);
             }
           }
         }
@@ -501,8 +488,9 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
               n,
               group,
               {output[0], output[1], output[2]},
-              y + ((n * groups + group) * out_channels + first_co) * output_volume +
-                  (output[0] * output_h + output[1]) * output_w + output[2],
+              y + static_cast<long long>(n * groups + group) * (out_channels * output_volume) +
+                  first_co * output_volume + (output[0] * output_h + output[1]) * output_w +
+                  output[2],
               output_volume};
           // Of the slices so far.
           const auto kept_sums = [&](int channel) {

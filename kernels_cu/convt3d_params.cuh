@@ -29,8 +29,9 @@ struct AxisParams {
   FastDivmod box;  // outputs that a block visits when it writes its sums
 };
 
-/// The tiles of the implicit GEMM. AxisParams::tile holds output rows of a phase along depth and
-/// height, and inputs along width; tap_slice taps along width are multiplied at a time.
+/// The tiles of the tensor-core kernels. For the implicit GEMM AxisParams::tile holds output rows
+/// of a phase along depth and height, and inputs along width; tap_slice taps along width are
+/// multiplied at a time.
 struct GemmParams {
   FastDivmod co_tile;    // output channels of a block
   int m_tiles;           // of 16 rows (tap along W, output channel), in a block
@@ -52,6 +53,10 @@ struct GemmParams {
   int product_pitch;     // elements from the products of one input to those of the next
   int sum_channels;      // that a thread of the epilogue sums for one output
   int sums;              // bytes from the start of shared memory to the sums of tap slices
+  // Depth to space.
+  int part_m_tiles;   // m tiles of a block
+  FastDivmod taps_h;  // of the kernel along height
+  // Phases along width.
   FastDivmod stride_w;
   FastDivmod gcd_w;
   FastDivmod tap_step_w;

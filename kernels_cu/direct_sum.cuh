@@ -33,9 +33,10 @@ __device__ inline Accumulator direct_sum(const Element* __restrict__ x,
       exists &= reach >= 0 && input[a] * stride == reach && input[a] < axis.input;
     }
     if (!exists) continue;
-    const Element* source =
-        x + (n * static_cast<Index>(p.groups) + group) * in_channels * input_volume +
-        (input[0] * input_h + input[1]) * input_w + input[2];
+    const Element* source = x +
+                            static_cast<long long>(n * static_cast<Index>(p.groups) + group) *
+                                (in_channels * input_volume) +
+                            (input[0] * input_h + input[1]) * input_w + input[2];
     const Element* factor = weight + group * in_channels * weight_step + co * kernel_volume + tap;
     for (Index ci = 0; ci < in_channels; ++ci) {
       sum = multiply_add(to_accumulator(source[ci * input_volume]),

@@ -269,3 +269,16 @@ struct Math<5> {
 };
 
 using TensorMath = Math<CONVT3D_MATH>;
+
+/// Adds weight * x to the sums of a row of tiles, term by term, so that no two products in a row go
+/// to the same sum.
+template <int kTiles, int kTerm = 0>
+__device__ inline void add_products(Accumulator (&sum)[kTiles][4],
+                                    const uint4 (&weight)[TensorMath::kParts],
+                                    const TensorMath::XFragment (&x)[kTiles]) {
+  if constexpr (kTerm < TensorMath::kTerms) {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) TensorMath::add_product<kTerm>(sum[i], weight, x[i]);
+    add_products<kTiles, kTerm + 1>(sum, weight, x);
+  }
+}

@@ -11,11 +11,12 @@ struct XStage {
   int rows_h;      // rows that are needed of each plane
 };
 
-/// Copies one unit of every `together`-th channel of a stage; zeros past the `existing` ones.
+/// Copies one unit of kBytes of every `together`-th channel, from `channel` up; zeros past the
+/// `existing` ones.
 template <int kBytes>
-__device__ inline void copy_channels(Element* target, const Element* source, int channel,
-                                     int existing, int channels, int together, Index source_step,
-                                     int target_step) {
+__device__ inline void copy_channels_of(Element* target, const Element* source, int channel,
+                                        int existing, int channels, int together, Index source_step,
+                                        int target_step) {
 #pragma unroll 4
   for (; channel < channels; channel += together) {
     if constexpr (kBytes >= 4) {
@@ -27,6 +28,26 @@ __device__ inline void copy_channels(Element* target, const Element* source, int
     }
     source += source_step;
     target += target_step;
+  }
+}
+
+/// The same for units of some elements, which divide 16 bytes.
+__device__ inline void copy_channels(Element* target, const Element* source, int channel,
+                                     int existing, int channels, int together, Index source_step,
+                                     int target_step, int unit) {
+  const int bytes = unit * static_cast<int>(sizeof(Element));
+  if (bytes == 16) {
+    copy_channels_of<16>(target, source, channel, existing, channels, together, source_step,
+                         target_step);
+  } else if (bytes == 8) {
+    copy_channels_of<8>(target, source, channel, existing, channels, together, source_step,
+                        target_step);
+  } else if (bytes == 4) {
+    copy_channels_of<4>(target, source, channel, existing, channels, together, source_step,
+                        target_step);
+  } else {
+    copy_channels_of<2>(target, source, channel, existing, channels, together, source_step,
+                        target_step);
   }
 }
 
@@ -42,7 +63,6 @@ __device__ inline void load_x(Element* tile, const Element* __restrict__ x, cons
   const GemmParams& gemm = p.gemm;
   const int copies = static_cast<int>(gemm.copies.divisor);
   const int unit = gemm.copy_elements;
-  const int unit_bytes = unit * static_cast<int>(sizeof(Element));
   const int pitch = gemm.channel_pitch;
   const int tile_w = static_cast<int>(p.axis[2].tile);
   const Index input_h = static_cast<Index>(p.axis[1].input);
@@ -75,15 +95,7 @@ __device__ inline void load_x(Element* tile, const Element* __restrict__ x, cons
     const Index step = inside ? together * volume : 0;
     const int found = inside ? existing : 0;
     Element* target = tile + channel * pitch + row * tile_w + unit_of_row * unit;
-    if (unit_bytes == 16) {
-      copy_channels<16>(target, source, channel, found, channels, together, step, together * pitch);
-    } else if (unit_bytes == 8) {
-      copy_channels<8>(target, source, channel, found, channels, together, step, together * pitch);
-    } else if (unit_bytes == 4) {
-      copy_channels<4>(target, source, channel, found, channels, together, step, together * pitch);
-    } else {
-      copy_channels<2>(target, source, channel, found, channels, together, step, together * pitch);
-    }
+    copy_channels(target, source, channel, found, channels, together, step, together * pitch, unit);
   }
 }
 

@@ -1,0 +1,180 @@
+"""Which kernel a problem runs on, and with which tiles: candidates x can_run x cost.
+
+Nothing here needs a GPU: a device is a `Device` record, a configuration a frozen record, and its
+cost a model (``_cost.py``) or, where ``benchmarks/tune.py`` made a table for the device, a
+measurement.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+from cupy_convt3d import _cost
+from cupy_convt3d._cost import Config
+from cupy_convt3d._device import Device
+from cupy_convt3d._dtypes import KernelDtype
+from cupy_convt3d._plan_depth_to_space import (
+    DepthToSpaceConfig,
+    fit_depth_to_space,
+    is_depth_to_space,
+    shared_bytes_of,
+)
+from cupy_convt3d._plan_gather import TILES as GATHER_TILES
+from cupy_convt3d._plan_gather import GatherConfig
+from cupy_convt3d._plan_implicit_gemm import GemmConfig, fit_config, needs_64_bits, shared_layout
+from cupy_convt3d._plan_scatter import ScatterConfig, scatter_config
+from cupy_convt3d._problem import Problem
+from cupy_convt3d._tensor_core import Math, maths_of
+from cupy_convt3d._tuning import tuned_config
+from cupy_convt3d._unit_rates import A100, H100_SXM, RTX_4090, UnitRates
+
+#: The records of configurations.
+RECORDS = (GatherConfig, ScatterConfig, GemmConfig, DepthToSpaceConfig)
+
+#: Tiles of 16 x 8 products of a warp, along m and n, that fit 255 registers without spills.
+WARP_TILES = {
+    4: ((1, 4), (2, 4), (3, 4), (4, 4), (5, 4), (6, 4), (7, 4), (9, 4)),
+    8: ((1, 4), (2, 4), (3, 4)),
+}
+#: The same with 64-bit indices, which take more registers.
+WARP_TILES_64 = ((1, 4), (2, 4))
+
+#: Warps of a block along m and n.
+WARPS = ((1, 8), (1, 6), (1, 4), (1, 2), (2, 4), (2, 3), (2, 2), (4, 2), (4, 1))
+
+#: Least compute capability of the tensor-core kernels: that of mma.sync and cp.async.
+TENSOR_CORES = 80
+
+
+@functools.lru_cache(maxsize=1024)
+def choose(
+    problem: Problem,
+    dtype: KernelDtype,
+    algorithm: str,
+    precision: str,
+    deterministic: bool,
+    device: Device,
+) -> Config:
+    """Return the configuration that should be fastest.
+
+    Raises
+    ------
+    ValueError
+        None of the algorithm's configurations can run; with the reason.
+    """
+    if algorithm == "auto" and deterministic:
+        measured = tuned_config(device.name, problem, dtype.name, precision)
+        if measured is not None:
+            return config_of(measured)
+    found = candidates(problem, dtype, algorithm, precision, deterministic, device)
+    possible = [c for c in found if can_run(c, problem, dtype, device) is None]
+    if not possible:
+        raise ValueError(
+            f"algorithm must be one that can run, got {algorithm!r}: {no_candidate(dtype, device)}"
+        )
+    rates = rates_of(device)
+    return min(possible, key=lambda config: _cost.seconds(config, problem, dtype, rates))
+
+
+def candidates(
+    problem: Problem,
+    dtype: KernelDtype,
+    algorithm: str,
+    precision: str,
+    deterministic: bool,
+    device: Device,
+) -> list[Config]:
+    """Return the configurations that are worth a look, in a fixed order.
+
+    "auto" has those of every algorithm; of a scatter that needs atomics only if ``deterministic``
+    is False.
+    """
+    found: list[Config] = []
+    if algorithm in ("auto", "gather"):
+        found += [GatherConfig(*tile) for tile in GATHER_TILES[dtype.accumulator_bytes]]
+    if algorithm in ("auto", "scatter"):
+        scatter = scatter_config(problem, dtype)
+        if algorithm == "scatter" or scatter.owns_output or not deterministic:
+            found.append(scatter)
+    if algorithm in ("auto", "implicit_gemm") and device.capability >= TENSOR_CORES:
+        for math in maths_of(dtype, precision):
+            found += _tensor_core_candidates(problem, dtype, math, device)
+    return found
+
+
+def _tensor_core_candidates(
+    problem: Problem, dtype: KernelDtype, math: Math, device: Device
+) -> list[Config]:
+    wide = needs_64_bits(problem)
+    warp_tiles = WARP_TILES_64 if wide else WARP_TILES[dtype.accumulator_bytes]
+    steps = (1, 2) if problem.in_channels_per_group > math.step_k else (1,)
+    found: list[Config] = []
+    for tiles in warp_tiles:
+        for warps in WARPS:
+            if is_depth_to_space(problem):
+                found += fit_depth_to_space(problem, dtype, math, tiles, warps, device.shared_bytes)
+            for stage_steps in steps:
+                for stages in (3, 2):
+                    config = fit_config(
+                        problem,
+                        dtype,
+                        math,
+                        tiles,
+                        warps,
+                        device.shared_bytes,
+                        stages,
+                        stage_steps,
+                    )
+                    if config is not None and config not in found:
+                        found.append(config)
+    return found
+
+
+def can_run(config: Config, problem: Problem, dtype: KernelDtype, device: Device) -> str | None:
+    """Return why a configuration cannot run a problem on a device, or None if it can."""
+    if isinstance(config, (GatherConfig, ScatterConfig)):
+        return None
+    if dtype.name.startswith("complex") or device.capability < TENSOR_CORES:
+        return no_candidate(dtype, device)
+    if isinstance(config, DepthToSpaceConfig):
+        if not is_depth_to_space(problem):
+            return "depth to space needs kernel == stride, at most 2 along W, and no padding"
+        _, inputs, stage = shared_bytes_of(problem, dtype, config)
+        shared = inputs + config.stages * stage
+    else:
+        shared = shared_layout(problem, dtype, config).total
+    if shared > device.shared_bytes:
+        return f"it needs {shared} bytes of shared memory, the device has {device.shared_bytes}"
+    return None
+
+
+def no_candidate(dtype: KernelDtype, device: Device) -> str:
+    """Return why there is no configuration at all."""
+    if dtype.name.startswith("complex"):
+        return "tensor cores have no complex numbers"
+    if device.capability < TENSOR_CORES:
+        return f"mma.sync needs compute capability 8.0, the device has {device.capability / 10}"
+    return f"no tile fits {device.shared_bytes} bytes of shared memory"
+
+
+def rates_of(device: Device) -> UnitRates:
+    """Return the rates of the card that a device is most like, with its own multiprocessors."""
+    by_capability = {80: A100, 86: RTX_4090, 89: RTX_4090, 120: RTX_4090}
+    card = by_capability.get(device.capability, H100_SXM)
+    return dataclasses.replace(card, multiprocessors=device.multiprocessors)
+
+
+def config_of(fields: dict[str, Any]) -> Config:
+    """Return the configuration whose fields a table of measurements holds.
+
+    Raises
+    ------
+    ValueError
+        No configuration has these fields.
+    """
+    for record in RECORDS:
+        if {field.name for field in dataclasses.fields(record)} == set(fields):
+            return record(**fields)
+    raise ValueError(f"no configuration has the fields {sorted(fields)}")

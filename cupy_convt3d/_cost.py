@@ -1,0 +1,307 @@
+"""What a configuration would cost on a card: the work of each unit over the unit's rate.
+
+A model, nothing here is measured. Instruction counts are rounded from profiles of the kernels' PTX;
+``benchmarks/speed_of_light.py`` counts instead of estimating. Work is that of ``NOMINAL_BATCH``
+samples whatever the batch is: a choice that followed the batch would let it change the bits of a
+sample.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from cupy_convt3d._dtypes import KernelDtype
+from cupy_convt3d._phase import Axis, axes
+from cupy_convt3d._plan_depth_to_space import (
+    DepthToSpaceConfig,
+    m_tiles_of,
+    shared_bytes_of,
+)
+from cupy_convt3d._plan_gather import GatherConfig
+from cupy_convt3d._plan_implicit_gemm import GemmConfig, shared_layout
+from cupy_convt3d._plan_scatter import TILES as SCATTER_TILES
+from cupy_convt3d._plan_scatter import ScatterConfig
+from cupy_convt3d._problem import Problem
+from cupy_convt3d._tensor_core import FRAGMENT_BYTES, MATHS, WARP, Math
+from cupy_convt3d._unit_rates import SECTOR, UnitRates
+
+Config = GatherConfig | ScatterConfig | GemmConfig | DepthToSpaceConfig
+
+#: Samples that a choice is made for.
+NOMINAL_BATCH = 8
+
+#: Instructions of a warp to load the x of one 16 x 8 tile and split it, by math.
+X_INSTRUCTIONS = {
+    "float16": 1.0,
+    "bfloat16": 1.0,
+    "tf32": 6.0,
+    "tf32x3": 10.0,
+    "bf16x3": 20.0,
+    "float64": 2.0,
+}
+#: Wavefronts of shared memory for the same.
+X_WAVEFRONTS = {
+    "float16": 2.0,
+    "bfloat16": 2.0,
+    "tf32": 2.0,
+    "tf32x3": 2.0,
+    "bf16x3": 4.0,
+    "float64": 2.0,
+}
+
+
+@dataclass(slots=True)
+class Work:
+    """Work of the units: multiply-adds, warp instructions, wavefronts, bytes."""
+
+    tensor: float = 0.0
+    fma: float = 0.0
+    issue: float = 0.0
+    shared: float = 0.0
+    l2: float = 0.0
+    dram: float = 0.0
+
+    def times(self, rates: UnitRates, dtype: KernelDtype, tensor_rate: float) -> list[float]:
+        """Return the seconds of each unit."""
+        kind = "f64" if dtype.name in ("float64", "complex128") else "f32"
+        return [
+            self.tensor / tensor_rate,
+            self.fma / rates.fma_per_second(kind),
+            self.issue / rates.issues_per_second,
+            self.shared / rates.shared_wavefronts_per_second,
+            self.l2 / rates.l2_bytes_per_second,
+            self.dram / rates.dram_bytes_per_second,
+        ]
+
+
+def pairs(axis: Axis) -> int:
+    """Return how many (output, tap) pairs of one axis have an input."""
+    count = 0
+    for tap in range(axis.kernel):
+        # Outputs i*stride + tap*dilation - padding in [0, output).
+        shift = tap * axis.dilation - axis.padding
+        first = max(0, -(shift // axis.stride)) if shift < 0 else 0
+        last = min(axis.input - 1, (axis.output - 1 - shift) // axis.stride)
+        count += max(0, last - first + 1)
+    return count
+
+
+def seconds(config: Config, problem: Problem, dtype: KernelDtype, rates: UnitRates) -> float:
+    """Return the modelled seconds of a configuration."""
+    nominal = replace(problem, batch=NOMINAL_BATCH)
+    if isinstance(config, GemmConfig):
+        return _implicit_gemm(config, nominal, dtype, rates)
+    if isinstance(config, DepthToSpaceConfig):
+        return _depth_to_space(config, nominal, dtype, rates)
+    if isinstance(config, GatherConfig):
+        return _gather(config, nominal, dtype, rates)
+    return _scatter(config, nominal, dtype, rates)
+
+
+def _compulsory(problem: Problem, dtype: KernelDtype) -> int:
+    shapes = (problem.x_shape, problem.weight_shape, problem.y_shape)
+    return dtype.itemsize * sum(math.prod(shape) for shape in shapes)
+
+
+def _overlapped(times: list[float]) -> float:
+    """Return the time of units that work at the same time: no two of them do so perfectly."""
+    slowest = max(times)
+    return slowest + 0.1 * (sum(times) - slowest)
+
+
+def _tail(blocks: float, at_a_time: int) -> float:
+    """Return by how much the last, partly filled wave of blocks stretches the time."""
+    waves = blocks / at_a_time
+    return math.ceil(waves) / waves
+
+
+def _blocks_at_a_time(rates: UnitRates, threads: int, sums: int, shared: int) -> int:
+    """Return how many blocks a multiprocessor holds; ``sums``: registers of a thread for them."""
+    registers = min(255, 130 + sums)
+    return max(1, rates.blocks_per_multiprocessor(threads, registers, shared))
+
+
+def _implicit_gemm(
+    config: GemmConfig, problem: Problem, dtype: KernelDtype, rates: UnitRates
+) -> float:
+    mma = MATHS[config.math]
+    depth, height, width = axes(problem)
+    layout = shared_layout(problem, dtype, config)
+    slices = -(-width.kernel // config.tap_slice)
+    k_steps = -(-problem.in_channels_per_group // mma.step_k)
+    co_tiles = -(-problem.out_channels_per_group // config.co_tile)
+    blocks = (
+        problem.batch
+        * problem.groups
+        * co_tiles
+        * -(-width.output // config.segment)
+        * -(-depth.positions // config.tile_d)
+        * -(-height.positions // config.tile_h)
+        * depth.phases
+        * height.phases
+    )
+    warps = config.warps_m * config.warps_n
+    # Averages over the blocks of a plane; boxes of several rows meet about as many taps as one.
+    taps_d, taps_h = pairs(depth) / depth.output, pairs(height) / height.output
+    taps_w = pairs(width) / width.output
+    steps = slices * taps_d * taps_h * k_steps
+    m, n = config.warp_m_tiles, config.warp_n_tiles
+
+    main = Work(dram=_compulsory(problem, dtype))
+    main.tensor = blocks * warps * steps * m * n * mma.terms * 16 * 8 * mma.step_k
+    loads = (
+        slices * taps_d * max(1.0, taps_h / config.stage_taps_h) * -(-k_steps // config.stage_steps)
+    )
+    stage_taps = min(taps_h, config.stage_taps_h)
+    rows_h = config.tile_h + (stage_taps - 1) * height.input_step
+    x_bytes = (
+        config.stage_steps * mma.step_k * config.tile_d * rows_h * config.tile_w * dtype.itemsize
+    )
+    weight_bytes = (
+        config.stage_steps * stage_taps * config.m_tiles * mma.parts * WARP * FRAGMENT_BYTES
+    )
+    stage_bytes = x_bytes + weight_bytes
+    per_step = m * n * mma.terms + m * mma.parts + n * X_INSTRUCTIONS[mma.name] + 12
+    main.issue = blocks * (
+        warps * (600 + steps * per_step) + loads * (stage_bytes / 16 / WARP * 6 + warps * 60)
+    )
+    main.shared = blocks * (
+        warps * steps * (m * mma.parts * 4 + n * X_WAVEFRONTS[mma.name]) + loads * stage_bytes / 128
+    )
+    main.l2 = blocks * loads * stage_bytes
+
+    rest = Work()
+    outputs = config.co_tile * config.rows * config.segment
+    items = -(-config.co_tile // config.sum_channels) * config.rows * config.segment
+    per_warp = dtype.accumulator_bytes / 4
+    rest.issue = blocks * (
+        slices * (warps * m * n * 5.2 + items / WARP * 110)
+        + outputs / WARP * (5.0 * slices + 4.5 + 1.6 * taps_w)
+    )
+    rest.shared = blocks * per_warp * (warps * m * n * 4 * slices + outputs / WARP * taps_w * 1.3)
+    rest.l2 = math.prod(problem.y_shape) * dtype.itemsize
+
+    sums = m * n * 4 * dtype.accumulator_bytes // 4
+    held = _blocks_at_a_time(rates, config.threads, sums, layout.total)
+    tensor_rate = _tensor_rate(rates, mma)
+    main_times = main.times(rates, dtype, tensor_rate)
+    rest_times = rest.times(rates, dtype, tensor_rate)
+    if held > 1:
+        time = _overlapped([a + b for a, b in zip(main_times, rest_times, strict=True)])
+    else:
+        # One block at a time: its epilogue waits for its products.
+        time = _overlapped(main_times) + _overlapped(rest_times)
+    return time * _tail(blocks, held * rates.multiprocessors)
+
+
+def _tensor_rate(rates: UnitRates, mma: Math) -> float:
+    kind = {"float64": "f64", "tf32": "tf32", "tf32x3": "tf32"}.get(mma.name, "f16")
+    return rates.mma_per_second(kind, "m8n8k4")
+
+
+def _depth_to_space(
+    config: DepthToSpaceConfig, problem: Problem, dtype: KernelDtype, rates: UnitRates
+) -> float:
+    mma = MATHS[config.math]
+    _, inputs, stage_bytes = shared_bytes_of(problem, dtype, config)
+    k_steps = -(-problem.in_channels_per_group // mma.step_k)
+    m_tiles = m_tiles_of(problem)
+    parts = -(-m_tiles // config.part_m_tiles)
+    blocks = (
+        problem.batch * problem.groups * parts * -(-math.prod(problem.input) // config.positions)
+    )
+    stage_m = config.warps_m * config.warp_m_tiles
+    m_stages = -(-min(config.part_m_tiles, m_tiles) // stage_m)
+    warps = config.warps_m * config.warps_n
+    m, n = config.warp_m_tiles, config.warp_n_tiles
+    steps = m_stages * k_steps
+    weights = m_stages * -(-k_steps // config.stage_steps) * stage_bytes
+
+    work = Work(dram=_compulsory(problem, dtype))
+    work.tensor = blocks * warps * steps * m * n * mma.terms * 16 * 8 * mma.step_k
+    per_step = m * n * mma.terms + m * mma.parts + n * X_INSTRUCTIONS[mma.name] + 12
+    stored = m_stages * m * (n * 14 + 30)
+    work.issue = blocks * (
+        warps * (400 + steps * per_step + stored) + (inputs + weights) / 16 / WARP * 6
+    )
+    work.shared = blocks * (
+        warps * steps * (m * mma.parts * 4 + n * X_WAVEFRONTS[mma.name]) + (inputs + weights) / 128
+    )
+    work.l2 = blocks * (inputs + weights) + math.prod(problem.y_shape) * dtype.itemsize
+    shared = inputs + config.stages * stage_bytes
+    sums = m * n * 4 * dtype.accumulator_bytes // 4
+    held = _blocks_at_a_time(rates, config.threads, sums, shared)
+    time = _overlapped(work.times(rates, dtype, _tensor_rate(rates, mma)))
+    if held == 1:
+        # Inputs arrive before the first product.
+        time += blocks * inputs / rates.l2_bytes_per_second
+    return time * _tail(blocks, held * rates.multiprocessors)
+
+
+def _products(problem: Problem) -> int:
+    """Return the products that land in the output."""
+    found = math.prod(pairs(axis) for axis in axes(problem))
+    return problem.batch * problem.out_channels * problem.in_channels_per_group * found
+
+
+def _real_products(dtype: KernelDtype) -> int:
+    """Return the real products of one product."""
+    return 4 if dtype.name.startswith("complex") else 1
+
+
+def _gather(config: GatherConfig, problem: Problem, dtype: KernelDtype, rates: UnitRates) -> float:
+    co_tiles = -(-problem.out_channels_per_group // config.tile_co)
+    waste = co_tiles * config.tile_co / problem.out_channels_per_group
+    products = _products(problem) * waste
+    outputs = math.prod(problem.y_shape)
+    phase_axes = axes(problem)
+    work = Work(dram=_compulsory(problem, dtype))
+    work.fma = products * _real_products(dtype)
+    # Of a product: itself, its share of a load of x and of the weights, and of the taps' tests.
+    share = 1.25 + 3.0 / config.tile_co
+    taps = math.prod(pairs(a) / a.output for a in phase_axes)
+    work.issue = (
+        products * share * _real_products(dtype)
+        + outputs * waste / config.tile_co * taps * 12
+        + outputs * (8 + 60 / config.tile_co)
+    ) / WARP
+    # x through L1, a load for tile_co products; 4-byte words of 32 lanes.
+    work.shared = products / config.tile_co / WARP * dtype.itemsize / 4 * 1.3 + products / (
+        config.tile_co * config.tile_positions * WARP
+    ) * max(1.0, config.tile_co * dtype.accumulator_bytes / 16)
+    sectors = min(phase_axes[2].stride, SECTOR // dtype.itemsize)
+    work.l2 = outputs * dtype.itemsize * sectors + 0.3 * products / config.tile_co * dtype.itemsize
+    blocks = outputs / (256 * config.tile_positions * config.tile_co) * waste
+    return _overlapped(work.times(rates, dtype, 1.0)) * _tail(
+        max(1.0, blocks), 2 * rates.multiprocessors
+    )
+
+
+def _scatter(
+    config: ScatterConfig, problem: Problem, dtype: KernelDtype, rates: UnitRates
+) -> float:
+    several, single = SCATTER_TILES[dtype.accumulator_bytes]
+    tile_taps, tile_co, _ = several if problem.out_channels_per_group > 1 else single
+    co_tiles = -(-problem.out_channels_per_group // tile_co)
+    inputs = math.prod(problem.input)
+    taps = math.prod(problem.kernel)
+    tap_tiles = -(-taps // tile_taps)
+    columns = problem.batch * problem.groups * co_tiles * tile_co * tap_tiles * tile_taps * inputs
+    products = columns * problem.in_channels_per_group
+    outputs = math.prod(problem.y_shape)
+    work = Work(dram=_compulsory(problem, dtype))
+    work.fma = products * _real_products(dtype)
+    # Small boxes leave half of the lanes of a block without an input.
+    work.issue = (
+        products * 2 * (1.2 + 3.0 / (tile_taps * tile_co)) * _real_products(dtype)
+        + columns * 8
+        + outputs * 30
+    ) / WARP
+    work.shared = columns * 3 / WARP * dtype.accumulator_bytes / 4
+    work.l2 = outputs * dtype.accumulator_bytes * 2
+    if not config.owns_output:
+        # Filled, added to by several blocks, and read again for 16-bit results.
+        work.l2 += outputs * dtype.accumulator_bytes * 4
+        work.dram += outputs * dtype.accumulator_bytes * 2
+    return _overlapped(work.times(rates, dtype, 1.0))
