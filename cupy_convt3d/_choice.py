@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from typing import Any
 
 from cupy_convt3d import _cost
@@ -33,13 +34,15 @@ from cupy_convt3d._unit_rates import A100, H100_SXM, RTX_4090, UnitRates
 #: The records of configurations.
 RECORDS = (GatherConfig, ScatterConfig, GemmConfig, DepthToSpaceConfig)
 
-#: Tiles of 16 x 8 products of a warp, along m and n, that fit 255 registers without spills.
-WARP_TILES = {
+#: Tiles of 16 x 8 products of a warp, along m and n, that fit 255 registers without spills, by
+#: bytes of a sum: of the implicit GEMM, and of depth to space, which loops over m tiles anyway.
+GEMM_TILES = {
     4: ((1, 4), (2, 4), (3, 4), (4, 4), (5, 4), (6, 4), (7, 4), (9, 4)),
     8: ((1, 4), (2, 4), (3, 4)),
 }
-#: The same with 64-bit indices, which take more registers.
-WARP_TILES_64 = ((1, 4), (2, 4))
+DEPTH_TO_SPACE_TILES = {4: ((1, 4), (2, 4), (4, 4)), 8: ((1, 4), (2, 4))}
+#: Both with 64-bit indices, which take more registers.
+TILES_64 = ((1, 4), (2, 4))
 
 #: Warps of a block along m and n.
 WARPS = ((1, 8), (1, 6), (1, 4), (1, 2), (2, 4), (2, 3), (2, 2), (4, 2), (4, 1))
@@ -108,27 +111,21 @@ def _tensor_core_candidates(
     problem: Problem, dtype: KernelDtype, math: Math, device: Device
 ) -> list[Config]:
     wide = needs_64_bits(problem)
-    warp_tiles = WARP_TILES_64 if wide else WARP_TILES[dtype.accumulator_bytes]
-    steps = (1, 2) if problem.in_channels_per_group > math.step_k else (1,)
     found: list[Config] = []
-    for tiles in warp_tiles:
-        for warps in WARPS:
-            if is_depth_to_space(problem):
+    if is_depth_to_space(problem):
+        for tiles in TILES_64 if wide else DEPTH_TO_SPACE_TILES[dtype.accumulator_bytes]:
+            for warps in WARPS:
                 found += fit_depth_to_space(problem, dtype, math, tiles, warps, device.shared_bytes)
-            for stage_steps in steps:
-                for stages in (3, 2):
-                    config = fit_config(
-                        problem,
-                        dtype,
-                        math,
-                        tiles,
-                        warps,
-                        device.shared_bytes,
-                        stages,
-                        stage_steps,
-                    )
-                    if config is not None and config not in found:
-                        found.append(config)
+    steps = (1, 2) if problem.in_channels_per_group > math.step_k else (1,)
+    for tiles, warps, stages, stage_steps in itertools.product(
+        TILES_64 if wide else GEMM_TILES[dtype.accumulator_bytes], WARPS, (3, 2), steps
+    ):
+        config = fit_config(
+            problem, dtype, math, tiles, warps, device.shared_bytes, stages, stage_steps
+        )
+        # Several depths of the pipeline may shrink to the same.
+        if config is not None and config not in found:
+            found.append(config)
     return found
 
 

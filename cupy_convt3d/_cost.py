@@ -153,7 +153,8 @@ def _implicit_gemm(
     loads = (
         slices * taps_d * max(1.0, taps_h / config.stage_taps_h) * -(-k_steps // config.stage_steps)
     )
-    stage_taps = min(taps_h, config.stage_taps_h)
+    # At least one: a stage without a tap is not loaded.
+    stage_taps = max(1.0, min(taps_h, config.stage_taps_h))
     rows_h = config.tile_h + (stage_taps - 1) * height.input_step
     x_bytes = (
         config.stage_steps * mma.step_k * config.tile_d * rows_h * config.tile_w * dtype.itemsize

@@ -17,14 +17,16 @@ _BoundLaunch = tuple[Any, tuple[int], tuple[int], tuple[Role, ...], Any, int]
 class BoundPlan:
     """A plan with its kernels compiled for one device.
 
-    Building one needs the device to be current; running it too.
+    Building one needs the device to be current; running it too. ``captured`` keeps what captured
+    graphs use of the caller's memory.
     """
 
-    __slots__ = ("_launches", "_packing", "packed_bytes", "workspace_bytes")
+    __slots__ = ("_launches", "_packing", "captured", "packed_bytes", "workspace_bytes")
 
     def __init__(self, plan: Plan, device: int) -> None:
         self.workspace_bytes = plan.workspace_bytes
         self.packed_bytes = plan.packed_bytes
+        self.captured: list[Any] = []
         self._packing = [_bind(launch, device) for launch in plan.packing]
         self._launches = [_bind(launch, device) for launch in plan.launches]
 

@@ -70,7 +70,11 @@ class CupyLayer:
         prepared = self._weights.prepared(x.shape, x.data.ptr % COPY_ALIGNMENT == 0)
         prepared.written.precede(cupy.cuda.get_current_stream())
         bound = prepared.bound
-        workspace = cupy.empty(bound.workspace_bytes, dtype="u1") if bound.workspace_bytes else None
+        workspace = None
+        if bound.workspace_bytes:
+            workspace = cupy.empty(bound.workspace_bytes, dtype="u1")
+            if cupy.cuda.runtime.streamIsCapturing(cupy.cuda.get_current_stream().ptr):
+                bound.captured.append(workspace)
         bound.run(
             {
                 "x": x,

@@ -19,10 +19,8 @@ from cupy_convt3d._tensor_core import (
     copy_bytes,
 )
 
-
-def sum_vector(problem: Problem) -> int:
-    """Return the output channels that the epilogue sums at a time (``kSumChannels``)."""
-    return 4 if problem.out_channels_per_group <= 4 else 8
+#: Output channels that the epilogue sums at a time (``kSumChannels``).
+SUM_CHANNELS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +151,7 @@ def fit_config(
     gemm_m = 16 * warp_tiles[0] * warps[0]
     n_tiles = warp_tiles[1] * warps[1]
 
-    vector = sum_vector(problem)
-    tap_slice = min(width.kernel, gemm_m // vector)
+    tap_slice = min(width.kernel, gemm_m // SUM_CHANNELS)
     while True:
         segments = 1
         while (
@@ -171,8 +168,8 @@ def fit_config(
         tap_slice = -(-tap_slice // 2)
     tile_w = inputs_of_segment(width, segment, tap_slice)
 
-    vectors = -(-problem.out_channels_per_group // vector)
-    co_tile = vector * _even_share(vectors, min(vectors, gemm_m // tap_slice // vector))
+    vectors = -(-problem.out_channels_per_group // SUM_CHANNELS)
+    co_tile = SUM_CHANNELS * _even_share(vectors, min(vectors, gemm_m // tap_slice // SUM_CHANNELS))
     rows = n_tiles // (tile_w // 8)
     tile_h = _even_share(height.positions, min(rows, height.positions))
     tile_d = _even_share(depth.positions, min(rows // tile_h, depth.positions))
@@ -209,10 +206,10 @@ def fit_config(
         trial = replace(config, pass_rows=_even_share(config.rows, most_rows))
         if size(trial) <= shared_bytes:
             break
-    return replace(trial, sum_channels=_sum_channels(trial, vector))
+    return replace(trial, sum_channels=_sum_channels(trial))
 
 
-def _sum_channels(config: GemmConfig, vector: int) -> int:
+def _sum_channels(config: GemmConfig) -> int:
     """Return the channels of a thread of the epilogue that keep the threads busy."""
 
     def cost(channels: int) -> int:
@@ -220,7 +217,7 @@ def _sum_channels(config: GemmConfig, vector: int) -> int:
         # Finding the taps of an output costs about as much as summing 16 channels.
         return -(-items // config.threads) * (channels + 16)
 
-    return min(range(vector, config.co_tile + 1, vector), key=cost)
+    return min(range(SUM_CHANNELS, config.co_tile + 1, SUM_CHANNELS), key=cost)
 
 
 def _even_share(total: int, most: int) -> int:
@@ -355,7 +352,6 @@ def plan_implicit_gemm(
             CONVT3D_MATH=math.number,
             CONVT3D_WARP_M_TILES=config.warp_m_tiles,
             CONVT3D_WARP_N_TILES=config.warp_n_tiles,
-            CONVT3D_SUM_CHANNELS=sum_vector(problem),
         ),
         grid=min(tiles, INDEX32_LIMIT),
         block=config.threads,

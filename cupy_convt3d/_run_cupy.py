@@ -57,16 +57,19 @@ def _run(
     x = dense(cupy, x, "x", dtype.itemsize)
     aligned = x.data.ptr % COPY_ALIGNMENT == 0
     bound = bound_plan(x.shape, weight.shape, bias_shape, dtype, settings, device, aligned)
-    workspace = cupy.empty(bound.workspace_bytes, dtype="u1") if bound.workspace_bytes else None
     arrays: dict[Role, Any] = {
         "x": x,
         "weight": dense(cupy, weight, "weight", dtype.itemsize),
         "bias": None if bias is None else dense(cupy, bias, "bias", dtype.itemsize),
         "y": y,
-        "workspace": workspace,
+        "workspace": None,
     }
-    if bound.packed_bytes:
+    if bound.workspace_bytes or bound.packed_bytes:
+        arrays["workspace"] = cupy.empty(bound.workspace_bytes, dtype="u1")
         arrays["packed"] = cupy.empty(bound.packed_bytes, dtype="u1")
+        if cupy.cuda.runtime.streamIsCapturing(cupy.cuda.get_current_stream().ptr):
+            # The graph will use them whenever it is launched.
+            bound.captured.append((arrays["workspace"], arrays["packed"]))
         bound.pack(arrays)
     bound.run(arrays)
     return y

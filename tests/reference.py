@@ -71,6 +71,37 @@ _SMALLEST = {
 }
 
 
+#: Relative error of one product on tensor cores, and products that one product is made of, by math.
+#: The significands of tf32 and bfloat16 have 11 and 8 bits, so rounding an operand to them errs by
+#: at most u = 2**-11 or 2**-8. Of the rest, at most u, lo keeps as many bits: an operand split into
+#: hi + lo errs by u**2 / 2. The product that is left out, lo*lo, is at most u**2: 2 u**2 in all, and
+#: a little for what is quadratic in that.
+_PRODUCT_ERROR = {
+    "float16": (0.0, 1),
+    "bfloat16": (0.0, 1),
+    "tf32": (2.01 * 2.0**-11, 1),
+    "tf32x3": (2.01 * 2.0**-22, 3),
+    "bf16x3": (2.01 * 2.0**-16, 3),
+    "float64": (0.0, 1),
+}
+
+
+def tensor_core_bound(
+    math: str, dtype: str, depth: int, magnitude: NDArray[Any], exact: NDArray[Any]
+) -> NDArray[Any]:
+    """Return the largest error that a result of ``depth`` products by tensor cores may have.
+
+    Each addition on a tensor core truncates to float32: an error of at most 2**-23 of the sum so
+    far, which is below ``magnitude``. float64 rounds each fused multiply-add to nearest.
+    """
+    product, terms = _PRODUCT_ERROR[math]
+    unit = 2.0**-53 if math == "float64" else 2.0**-23
+    # The taps along width are summed after the tensor cores, and the bias last.
+    summed = (product + (2 * terms * depth + 2) * unit) * magnitude
+    stored = _STORAGE_EPSILON[dtype] * (np.abs(exact) + summed)
+    return np.asarray(summed + stored + _SMALLEST[dtype] * _STORAGE_EPSILON[dtype] * 2)
+
+
 def error_bound(
     dtype: str, depth: int, magnitude: NDArray[Any], exact: NDArray[Any]
 ) -> NDArray[Any]:

@@ -16,7 +16,7 @@ from tests.problems import Case, exact_result, integer_data
 pytestmark = pytest.mark.cuda
 
 CASE = Case("device", (2, 4, 3, 4, 5), (4, 6, 3, 2, 3), True, (2, 1, 2), (1, 0, 1))
-ALGORITHMS = pytest.mark.parametrize("algorithm", ["gather", "scatter"])
+ALGORITHMS = pytest.mark.parametrize("algorithm", ["gather", "scatter", "implicit_gemm"])
 
 
 def device_data(case: Case = CASE, dtype: str = "float32", seed: int = 0) -> list[Any]:
@@ -45,20 +45,23 @@ def test_nothing_synchronises_and_everything_goes_to_the_current_stream(
     import cupy
 
     operands = device_data()
-    # Compiles; the capture below then fails on any synchronisation, on work outside its stream, and
-    # on memory taken from the driver, which only `out` and the workspace of 16-bit floats would
-    # need.
-    out = conv_transpose3d(*operands, **CASE.settings, algorithm=algorithm)
+    cupy.cuda.Stream.null.synchronize()
     stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
+    with cupy.cuda.using_allocator(cupy.cuda.MemoryPool().malloc), stream:
+        # Compiles, and leaves memory for packed weights in the stream's pool; the capture then
+        # fails on any synchronisation, on work outside its stream, and on memory from the driver.
+        out = conv_transpose3d(*operands, **CASE.settings, algorithm=algorithm)
         stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
         conv_transpose3d(*operands, **CASE.settings, algorithm=algorithm, out=out)
         graph = stream.end_capture()
-    out.fill(np.nan)
-    cupy.cuda.Stream.null.synchronize()
+        # The graph keeps what it uses, whoever asks the pool for memory now.
+        other = cupy.full(1 << 16, np.nan, dtype=np.float32)
+        out.fill(np.nan)
+        stream.synchronize()
     graph.launch(stream)
     stream.synchronize()
     np.testing.assert_array_equal(out.get(), exact_result(CASE, integer_data(CASE, "float32")))
+    assert np.isnan(other.get()).all()
 
 
 @ALGORITHMS
@@ -66,9 +69,10 @@ def test_a_captured_graph_replays_with_new_data(algorithm: str) -> None:
     import cupy
 
     operands = device_data()
-    out = conv_transpose3d(*operands, **CASE.settings, algorithm=algorithm)
+    cupy.cuda.Stream.null.synchronize()
     stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
+    with cupy.cuda.using_allocator(cupy.cuda.MemoryPool().malloc), stream:
+        out = conv_transpose3d(*operands, **CASE.settings, algorithm=algorithm)
         stream.begin_capture()
         conv_transpose3d(*operands, **CASE.settings, algorithm=algorithm, out=out)
         graph = stream.end_capture()
@@ -169,16 +173,20 @@ def test_raw_addresses_and_a_foreign_stream(algorithm: str, dtype: str) -> None:
     cupy.cuda.Stream.null.synchronize()
     with _cupy_stream(cupy, owner.ptr, 0) as stream:
         assert stream.ptr == owner.ptr
-        bound = bound_plan(case.x, case.weight, case.bias_shape, DTYPES[dtype], settings, 0)
+        bound = bound_plan(case.x, case.weight, case.bias_shape, DTYPES[dtype], settings, 0, True)
         workspace = cupy.empty(bound.workspace_bytes, dtype="u1")
+        packed = cupy.empty(bound.packed_bytes, dtype="u1")
         roles = {
             "x": arrays[0],
             "weight": arrays[1],
             "bias": arrays[2],
             "y": y,
             "workspace": workspace,
+            "packed": packed,
         }
-        bound.run({role: np.uintp(array.data.ptr) for role, array in roles.items()})
+        addresses = {role: np.uintp(array.data.ptr) for role, array in roles.items()}
+        bound.pack(addresses)
+        bound.run(addresses)
     owner.synchronize()
     expected = exact_result(case, integer_data(case, dtype))
     np.testing.assert_array_equal(y.get().astype(np.float64), expected)
@@ -249,3 +257,41 @@ def test_a_scatter_with_atomics_stays_within_the_bound_of_any_order() -> None:
     expected = exact_result(case, (x, weight, None))
     size = exact_result(case, (np.abs(x), np.abs(weight), None))
     assert np.all(np.abs(y - expected) <= (case.depth + 2) * 2.0**-24 * size)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("offset", [1, 2, 4, 7])
+def test_x_that_starts_anywhere(dtype: str, offset: int) -> None:
+    """Copies to shared memory are as wide as the start of x allows."""
+    import cupy
+
+    case = Case("start", (1, 4, 2, 3, 8), (4, 8, 2, 2, 2), True, 2)
+    x, weight, bias = device_data(case, dtype)
+    store = cupy.empty(x.size + 8, dtype=x.dtype)
+    moved = store[offset : offset + x.size].reshape(x.shape)
+    moved[...] = x
+    assert moved.flags.c_contiguous
+    for stride in (1, 2):
+        settings = {**case.settings, "stride": stride, "algorithm": "implicit_gemm"}
+        expected = conv_transpose3d(x, weight, bias, **settings)
+        y = conv_transpose3d(moved, weight, bias, **settings)
+        assert y.get().tobytes() == expected.get().tobytes()
+
+
+def test_an_unaligned_out_is_written_whole() -> None:
+    import cupy
+
+    case = Case("out", (1, 4, 2, 3, 8), (4, 8, 2, 2, 2), True, 2)
+    operands = device_data(case)
+    expected = conv_transpose3d(*operands, **case.settings, algorithm="implicit_gemm")
+    store = cupy.full(expected.size + 2, 7, dtype=np.float32)
+    out = store[1:-1].reshape(expected.shape)
+    conv_transpose3d(*operands, **case.settings, algorithm="implicit_gemm", out=out)
+    np.testing.assert_array_equal(out.get(), expected.get())
+    assert store[0] == store[-1] == 7
+
+
+def test_tensor_cores_refuse_complex_numbers() -> None:
+    operands = device_data(CASE, "complex64")
+    with pytest.raises(ValueError, match="got 'implicit_gemm': tensor cores have no complex"):
+        conv_transpose3d(*operands, **CASE.settings, algorithm="implicit_gemm")

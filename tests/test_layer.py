@@ -54,7 +54,7 @@ def test_edges(library: Library, dtype: str) -> None:
 
 
 @LIBRARIES
-@pytest.mark.parametrize("algorithm", ["auto", "gather", "scatter"])
+@pytest.mark.parametrize("algorithm", ["auto", "gather", "scatter", "implicit_gemm"])
 @pytest.mark.parametrize("activation", [None, "leaky_relu"])
 def test_a_plan_is_the_function(library: Library, algorithm: str, activation: str | None) -> None:
     keywords: dict[str, Any] = {

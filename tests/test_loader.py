@@ -15,11 +15,13 @@ from cupy_convt3d._plan import variant_options
 def test_kernels_are_found_in_the_checkout() -> None:
     names = {path.name for path in _loader.kernel_directory().glob("*.cu")}
     assert names == {
+        "convt3d_depth_to_space.cu",
         "convt3d_gather.cu",
         "convt3d_implicit_gemm.cu",
         "convt3d_scatter.cu",
         "fill_bias.cu",
         "finish_sums.cu",
+        "pack_depth_to_space.cu",
         "pack_weight.cu",
     }
 

@@ -70,9 +70,9 @@ def test_gather_and_scatter_are_ieee_whatever_is_accepted(
     np.testing.assert_array_equal(library.read(y), x * one)
 
 
-@pytest.mark.parametrize("algorithm", ["auto", "gather", "scatter"])
-def test_no_kernel_has_configurations(algorithm: str) -> None:
-    with pytest.raises(TypeError, match=r"config must be None, got \(1, 2\)"):
+@pytest.mark.parametrize("algorithm", ["auto", "gather", "scatter", "implicit_gemm"])
+def test_a_configuration_is_a_record(algorithm: str) -> None:
+    with pytest.raises(TypeError, match=r"config must be a configuration of a kernel, got \(1, 2"):
         make_plan(PROBLEM, DTYPES["float32"], False, algorithm, True, config=(1, 2))
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 from cupy_convt3d._activation import ACTIVATIONS, NO_ACTIVATION, Activation, activation_of
 from cupy_convt3d._dtypes import DTYPES, KernelDtype
 from cupy_convt3d._plan import Launch
+from cupy_convt3d._plan_depth_to_space import fit_depth_to_space, plan_depth_to_space
 from cupy_convt3d._plan_gather import plan_gather
+from cupy_convt3d._plan_implicit_gemm import fit_config, plan_implicit_gemm
 from cupy_convt3d._plan_scatter import plan_scatter
 from cupy_convt3d._problem import make_problem
+from tests.tensor_core import SHARED_BYTES, all_variants, dtype_of
 
 #: Output channels per group that lead to each register tile of the kernels.
 CHANNELS = (1, 2, 4, 8, 16)
@@ -32,7 +36,30 @@ def launches() -> list[Launch]:
                             key = (launch.kernel, launch.options)
                             if key not in best or launch.shared_bytes > best[key].shared_bytes:
                                 best[key] = launch
+    for launch in _tensor_core_launches():
+        best.setdefault((launch.kernel, launch.options), launch)
     return list(best.values())
+
+
+def _tensor_core_launches() -> Iterator[Launch]:
+    for kernel, math, bits, tile, taps_w in all_variants():
+        dtype = dtype_of(math)
+        problem = make_problem((1, 40, 8, 8, 64), (40, 16, 3, 3, taps_w))
+        if kernel == "depth_to_space":
+            problem = make_problem((1, 40, 8, 8, 64), (40, 32, 2, 2, taps_w), stride=(2, 2, taps_w))
+        for activation in _activations_of(dtype, bits, CHANNELS[-1]):
+            if activation != NO_ACTIVATION and (math.name != "tf32x3" or tile != (2, 4)):
+                continue
+            if kernel == "implicit_gemm":
+                gemm = fit_config(problem, dtype, math, tile, (1, 4), SHARED_BYTES)
+                assert gemm is not None
+                plan = plan_implicit_gemm(problem, dtype, True, gemm, bits, activation=activation)
+            else:
+                fit = fit_depth_to_space(problem, dtype, math, tile, (1, 4), SHARED_BYTES)
+                plan = plan_depth_to_space(
+                    problem, dtype, True, fit[0], bits, activation=activation
+                )
+            yield from (*plan.packing, *plan.launches)
 
 
 def _activations_of(dtype: KernelDtype, bits: int, channels: int) -> list[Activation]:

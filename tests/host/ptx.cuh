@@ -113,20 +113,19 @@ inline void mma_tf32(float (&sum)[4], uint4 a, const unsigned (&b)[2]) {
 }
 
 inline void mma_float64(double& sum0, double& sum1, double a, double b) {
-  const double own[2] = {a, b};
-  const host::WarpView<double[2]> warp(&own);
+  const host::WarpView<double2> warp({a, b});
   const int g = threadIdx.x % 32 / 4;
   const int t = threadIdx.x % 4;
   for (int k = 0; k < 4; ++k) {
-    sum0 = __builtin_fma(warp[4 * g + k][0], warp[4 * (2 * t) + k][1], sum0);
-    sum1 = __builtin_fma(warp[4 * g + k][0], warp[4 * (2 * t + 1) + k][1], sum1);
+    sum0 = __builtin_fma(warp[4 * g + k].x, warp[4 * (2 * t) + k].y, sum0);
+    sum1 = __builtin_fma(warp[4 * g + k].x, warp[4 * (2 * t + 1) + k].y, sum1);
   }
 }
 
 inline void load_matrices_transposed(unsigned (&matrix)[4], unsigned address) {
   if (address % 16) __builtin_trap();
   const auto* own = reinterpret_cast<const unsigned short*>(dynamic_shared_memory() + address);
-  const host::WarpView<const unsigned short*> warp(&own);
+  const host::WarpView<const unsigned short*> warp(own);
   const int g = threadIdx.x % 32 / 4;
   const int t = threadIdx.x % 4;
   for (int i = 0; i < 4; ++i) {

@@ -7,30 +7,29 @@
 
 namespace host {
 
-/// What each lane of a warp shows to the others.
-inline const void* shown_by_lane[32][32];
-
-/// Lets every lane of the warp read the objects of the others, between two barriers.
+/// Lets every lane of a warp read what the others show, after one barrier.
+///
+/// Lanes write to two places in turn: none can be two steps ahead of another, so what it
+/// overwrites has been read.
 template <class T>
 class WarpView {
  public:
-  explicit WarpView(const T* own) : lanes_(shown_by_lane[threadIdx.x / 32]) {
-    lanes_[threadIdx.x % 32] = own;
-    meet();
-  }
-  ~WarpView() { meet(); }
-  WarpView(const WarpView&) = delete;
-  WarpView& operator=(const WarpView&) = delete;
-
-  const T& operator[](int lane) const { return *static_cast<const T*>(lanes_[lane]); }
-
- private:
-  static void meet() {
+  explicit WarpView(const T& own) {
+    const unsigned warp = threadIdx.x / 32;
+    const unsigned lane = threadIdx.x % 32;
+    const unsigned turn = turns_[warp][lane]++ % 2;
+    shown_ = shown_by_warp_[warp][turn];
+    shown_[lane] = own;
     ThreadBlock::current().wait_at_collective(Collective::kSync, 0xffffffffu, 0, 0,
                                               {__FILE__, __LINE__});
   }
 
-  const void** lanes_;
+  const T& operator[](int lane) const { return shown_[lane]; }
+
+ private:
+  T* shown_;
+  static inline T shown_by_warp_[32][2][32];
+  static inline unsigned turns_[32][32];
 };
 
 /// Truncates the sum of an instruction to float, as tensor cores do.
@@ -42,29 +41,36 @@ inline float truncate_to_float(double sum) {
   return rounded;
 }
 
+/// The elements of a lane's fragments, register by register.
+template <int kPerRegister>
 struct Fragments {
-  unsigned a[4];
-  unsigned b[2];
+  double a[4 * kPerRegister];
+  double b[2 * kPerRegister];
 };
 
 /// 16 x 8 x kK: kPerRegister elements in each register, which `element` converts to double. The sum
 /// of one instruction and its accumulator is taken in double, in the order of k.
 template <int kK, int kPerRegister, class Convert>
 inline void mma(float (&sum)[4], uint4 a, const unsigned (&b)[2], Convert element) {
-  const Fragments own{{a.x, a.y, a.z, a.w}, {b[0], b[1]}};
-  const WarpView<Fragments> warp(&own);
+  Fragments<kPerRegister> own;
+  const unsigned a_registers[4] = {a.x, a.y, a.z, a.w};
+  for (int place = 0; place < kPerRegister; ++place) {
+    for (int r = 0; r < 4; ++r) own.a[r * kPerRegister + place] = element(a_registers[r], place);
+    for (int r = 0; r < 2; ++r) own.b[r * kPerRegister + place] = element(b[r], place);
+  }
+  const WarpView<Fragments<kPerRegister>> warp(own);
   const int g = threadIdx.x % 32 / 4;
   const int t = threadIdx.x % 4;
   for (int i = 0; i < 4; ++i) {
     const int row_half = i / 2;
     const int column = 2 * t + i % 2;
     double total = sum[i];
-    for (int k = 0; k < kK; ++k) {
-      const int half = k / (kK / 2);
-      const int lane = k % (kK / 2) / kPerRegister;
-      const int place = k % kPerRegister;
-      total += element(warp[4 * g + lane].a[row_half + 2 * half], place) *
-               element(warp[4 * column + lane].b[half], place);
+    for (int half = 0; half < 2; ++half) {
+      for (int lane = 0; lane < kK / 2 / kPerRegister; ++lane) {
+        const double* left = warp[4 * g + lane].a + (row_half + 2 * half) * kPerRegister;
+        const double* right = warp[4 * column + lane].b + half * kPerRegister;
+        for (int place = 0; place < kPerRegister; ++place) total += left[place] * right[place];
+      }
     }
     sum[i] = truncate_to_float(total);
   }

@@ -1,0 +1,100 @@
+"""Plans of the tensor-core kernels for tests: every math, every tile, on any problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cupy_convt3d._activation import NO_ACTIVATION, Activation
+from cupy_convt3d._choice import DEPTH_TO_SPACE_TILES, GEMM_TILES, TILES_64
+from cupy_convt3d._dtypes import DTYPES, KernelDtype
+from cupy_convt3d._plan import Plan
+from cupy_convt3d._plan_depth_to_space import (
+    fit_depth_to_space,
+    is_depth_to_space,
+    plan_depth_to_space,
+)
+from cupy_convt3d._plan_implicit_gemm import fit_config, plan_implicit_gemm
+from cupy_convt3d._problem import Problem
+from cupy_convt3d._tensor_core import MATHS, Math
+
+#: The least that a supported device gives a block (sm_86, 89 and 120).
+SHARED_BYTES = 99 * 1024
+
+#: Warps of a block along m and n; small blocks, so that small problems have several.
+WARPS = ((1, 4), (2, 2), (1, 2), (2, 1))
+
+DTYPE_OF_MATH = {
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "tf32": "float32",
+    "tf32x3": "float32",
+    "bf16x3": "float32",
+    "float64": "float64",
+}
+
+
+def dtype_of(math: Math) -> KernelDtype:
+    return DTYPES[DTYPE_OF_MATH[math.name]]
+
+
+def tiles_of(kernel: str, math: Math, bits: int) -> tuple[tuple[int, int], ...]:
+    """Return the tiles of a warp that the choice has for a kernel."""
+    if bits == 64:
+        return TILES_64
+    tiles = GEMM_TILES if kernel == "implicit_gemm" else DEPTH_TO_SPACE_TILES
+    return tiles[dtype_of(math).accumulator_bytes]
+
+
+def plan_tensor_core(
+    kernel: str,
+    problem: Problem,
+    math: Math,
+    has_bias: bool,
+    bits: int,
+    turn: int,
+    activation: Activation = NO_ACTIVATION,
+    shared_bytes: int = SHARED_BYTES,
+) -> Plan:
+    """Return a plan of one of the two kernels.
+
+    ``turn`` takes turns among the tiles, the shapes of a block and the alignments of x, so that
+    many problems together see all of them.
+    """
+    dtype = dtype_of(math)
+    tiles = tiles_of(kernel, math, bits)
+    x_aligned = turn % 3 != 2
+    keywords: dict[str, Any] = {"activation": activation, "x_aligned": x_aligned}
+    # A tile of this warp shape may not fit the shared memory of the least device: the next then.
+    for attempt in range(len(tiles) * len(WARPS)):
+        tile = tiles[(turn + attempt) % len(tiles)]
+        warps = WARPS[(turn // len(tiles) + attempt) % len(WARPS)]
+        if kernel == "implicit_gemm":
+            steps = 1 + turn % 2
+            config = fit_config(
+                problem, dtype, math, tile, warps, shared_bytes, 2 + turn % 3, steps
+            )
+            if config is not None:
+                return plan_implicit_gemm(problem, dtype, has_bias, config, bits, **keywords)
+        else:
+            configs = fit_depth_to_space(problem, dtype, math, tile, warps, shared_bytes)
+            if configs:
+                choice = configs[turn % len(configs)]
+                return plan_depth_to_space(problem, dtype, has_bias, choice, bits, **keywords)
+    raise AssertionError(f"no configuration of {kernel} fits {problem}")
+
+
+def kernels_for(problem: Problem) -> list[str]:
+    """Return the kernels that can run a problem."""
+    return ["implicit_gemm", *(["depth_to_space"] if is_depth_to_space(problem) else [])]
+
+
+def all_variants() -> Iterator[tuple[str, Math, int, tuple[int, int], int]]:
+    """Yield kernel, math, index bits, tiles of a warp, and taps along width (depth to space)."""
+    for math in MATHS.values():
+        for bits in (32, 64):
+            for tile in tiles_of("implicit_gemm", math, bits):
+                yield "implicit_gemm", math, bits, tile, 3
+            for tile in tiles_of("depth_to_space", math, bits):
+                for taps_w in (1, 2):
+                    yield "depth_to_space", math, bits, tile, taps_w
