@@ -122,13 +122,15 @@ __device__ inline void mma_bfloat16(float (&sum)[4], uint4 a, const unsigned (&b
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]));
 }
 
-/// 16 x 8 x 8, tf32: a[0] is row g and k = t, a[1] row g + 8, a[2] and a[3] the same at k + 4; b[0]
-/// is column g and k = t, b[1] the same at k + 4.
-__device__ inline void mma_tf32(float (&sum)[4], uint4 a, const unsigned (&b)[2]) {
+/// 16 x 8 x 8, tf32, sum = start + a * b: a[0] is row g and k = t, a[1] row g + 8, a[2] and a[3]
+/// the same at k + 4; b[0] is column g and k = t, b[1] the same at k + 4.
+__device__ inline void mma_tf32(float (&sum)[4], uint4 a, const unsigned (&b)[2],
+                                const float (&start)[4]) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]));
+      "{%8, %9}, {%10, %11, %12, %13};"
+      : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]), "f"(start[0]), "f"(start[1]),
+        "f"(start[2]), "f"(start[3]));
 }
 
 /// 8 x 8 x 4, float64, sums of 8 rows: a is row g and k = t, b is column g and k = t.

@@ -155,7 +155,7 @@ struct MathTf32 {
   __device__ static void add_product(float (&sum)[4], const uint4 (&weight)[kParts],
                                      const XFragment& x) {
     constexpr Term term = kSplit ? split_term(kTerm) : Term{0, 0};
-    mma_tf32(sum, weight[term.weight], x.k[term.x]);
+    mma_tf32(sum, weight[term.weight], x.k[term.x], sum);
   }
 };
 
@@ -270,13 +270,43 @@ struct Math<5> {
 
 using TensorMath = Math<CONVT3D_MATH>;
 
+/// Adds weight * x to the sums of a row of tiles, the products of one k step as a sum of their own.
+///
+/// Tensor cores truncate sums, and the errors of many truncations of a large sum all go one way.
+/// The sum of one k step is small, and is added to the large one with rounding to nearest.
+///
+/// Two tiles at a time: more would need registers that the large sums have.
+template <int kTiles>
+__device__ inline void add_products_rounded(float (&sum)[kTiles][4], const uint4 (&weight)[2],
+                                            const MathTf32<true>::XFragment (&x)[kTiles]) {
+  static_assert(kTiles % 2 == 0, "tiles come in pairs");
+  const float zero[4] = {};
+#pragma unroll
+  for (int first = 0; first < kTiles; first += 2) {
+    float step[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) mma_tf32(step[i], weight[1], x[first + i].k[0], zero);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) mma_tf32(step[i], weight[0], x[first + i].k[1], step[i]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) mma_tf32(step[i], weight[0], x[first + i].k[0], step[i]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) sum[first + i][r] += step[i][r];
+    }
+  }
+}
+
 /// Adds weight * x to the sums of a row of tiles, term by term, so that no two products in a row go
 /// to the same sum.
 template <int kTiles, int kTerm = 0>
 __device__ inline void add_products(Accumulator (&sum)[kTiles][4],
                                     const uint4 (&weight)[TensorMath::kParts],
                                     const TensorMath::XFragment (&x)[kTiles]) {
-  if constexpr (kTerm < TensorMath::kTerms) {
+  if constexpr (kTerm == 0 && CONVT3D_MATH == 3) {
+    add_products_rounded(sum, weight, x);
+  } else if constexpr (kTerm < TensorMath::kTerms) {
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) TensorMath::add_product<kTerm>(sum[i], weight, x[i]);
     add_products<kTiles, kTerm + 1>(sum, weight, x);

@@ -74,8 +74,8 @@ _SMALLEST = {
 #: Relative error of one product on tensor cores, and products that one product is made of, by math.
 #: The significands of tf32 and bfloat16 have 11 and 8 bits, so rounding an operand to them errs by
 #: at most u = 2**-11 or 2**-8. Of the rest, at most u, lo keeps as many bits: an operand split into
-#: hi + lo errs by u**2 / 2. The product that is left out, lo*lo, is at most u**2: 2 u**2 in all, and
-#: a little for what is quadratic in that.
+#: hi + lo errs by u**2 / 2. The product that is left out, lo*lo, is at most u**2: 2 u**2 in all,
+#: and a little for what is quadratic in that.
 _PRODUCT_ERROR = {
     "float16": (0.0, 1),
     "bfloat16": (0.0, 1),

@@ -48,7 +48,13 @@ Run = Callable[[Problem, Arrays], NDArray[Any]]
 ALL_MATHS = pytest.mark.parametrize("math", MATHS.values(), ids=lambda math: math.name)
 INDEX_BITS = pytest.mark.parametrize("bits", [32, 64])
 
+#: On the device all of them; on the host those whose products are emulated in a second.
 REPORTED = [case_of(entry) for entry in load_cases() if is_small(entry) and entry["x"][0] > 0]
+
+
+def products(case: Case) -> int:
+    return int(np.prod(case.problem().y_shape)) * case.depth
+
 
 #: Edges of the tiles: rows longer than a tile, of one element, inputs between two taps that do not
 #: fit a tile, more taps than rows of a matrix, channels that fill no k step or no vector.
@@ -132,6 +138,8 @@ def test_64_bit_indices_on_host(host: HostExecutor, math: Math) -> None:
 
 def test_reported_cases_on_host(host: HostExecutor) -> None:
     for turn, case in enumerate(REPORTED):
+        if products(case) > 10**6:
+            continue
         for plan in plans(case, MATHS["tf32x3"], 32, turn):
             check_integers(
                 case, MATHS["tf32x3"], lambda p, a, plan=plan: run_on_host(host, plan, p, a)
@@ -187,11 +195,10 @@ NON_FINITE = [
 
 
 def with_non_finite(case: Case, dtype: str, seed: int) -> Arrays:
-    """Return data with some infinities, NaNs and largest numbers in x and in the weights."""
+    """Return data with some infinities and NaNs in x and in the weights."""
     rng = np.random.default_rng(seed)
     x, weight, bias = normal_data(case, dtype, seed)
-    limits = {"float16": 65504.0, "bfloat16": 3.38e38, "float32": 3.4e38, "float64": 1.7e308}
-    special = np.array([np.inf, -np.inf, np.nan, limits[dtype]]).astype(numpy_dtype(dtype))
+    special = np.array([np.inf, -np.inf, np.nan]).astype(numpy_dtype(dtype))
     for array in (x, weight):
         places = rng.choice(array.size, max(1, array.size // 25), replace=False)
         array.reshape(-1)[places] = special[rng.integers(0, special.size, places.size)]
@@ -214,14 +221,30 @@ def test_non_finite_values_are_where_they_are_without_tensor_cores(
         for plan in plans(case, math, 32, 1 + seed):
             y = wide(run_on_host(host, plan, problem, arrays))
             np.testing.assert_array_equal(np.isnan(y), np.isnan(direct))
-            if math.name == "tf32":
-                # The largest numbers round to infinity in tf32: only infinities are kept.
-                infinite = np.isinf(direct)
-                np.testing.assert_array_equal(y[infinite], direct[infinite])
-                continue
-            np.testing.assert_array_equal(
-                np.where(np.isinf(y), y, 0), np.where(np.isinf(direct), direct, 0)
-            )
+            infinite = np.isinf(direct)
+            np.testing.assert_array_equal(np.isinf(y), infinite)
+            np.testing.assert_array_equal(y[infinite], direct[infinite])
+
+
+@ALL_MATHS
+def test_the_largest_numbers_do_not_overflow(host: HostExecutor, math: Math) -> None:
+    """Rounded to fewer bits, as a first part, they would be infinite."""
+    dtype = dtype_of(math)
+    if math.name == "tf32":
+        pytest.xfail("one pass of tf32 rounds the largest numbers to infinity, as documented")
+    largest = {"float16": 65504.0, "bfloat16": 3.3895314e38, "float64": 1.7976931348623157e308}
+    for case in NON_FINITE:
+        problem = case.problem()
+        x, weight, _ = normal_data(case, dtype.name)
+        x[...] = 0
+        x[0, 1, -1, -1, 0] = largest.get(dtype.name, 3.4028235e38)
+        weight[...] = np.clip(weight, -0.5, 0.5)
+        expected = exact_result(case, (x, weight, None)).reshape(problem.y_shape)
+        for plan in plans(case, math, 32, 3):
+            y = wide(run_on_host(host, plan, problem, (x, weight, np.zeros(1, dtype=x.dtype))))
+            assert np.isfinite(y).all()
+            limit = 2.0**-7 if dtype.itemsize == 2 else 2.0**-14
+            np.testing.assert_allclose(y, expected, rtol=limit, atol=1e-3)
 
 
 @ALL_MATHS

@@ -106,10 +106,12 @@ inline void mma_bfloat16(float (&sum)[4], uint4 a, const unsigned (&b)[2]) {
   });
 }
 
-inline void mma_tf32(float (&sum)[4], uint4 a, const unsigned (&b)[2]) {
-  host::mma<8, 1>(sum, a, b, [](unsigned bits, int) {
+inline void mma_tf32(float (&sum)[4], uint4 a, const unsigned (&b)[2], const float (&start)[4]) {
+  float total[4] = {start[0], start[1], start[2], start[3]};
+  host::mma<8, 1>(total, a, b, [](unsigned bits, int) {
     return static_cast<double>(__uint_as_float(bits & ~0x1fffu));
   });
+  std::memcpy(sum, total, sizeof total);
 }
 
 inline void mma_float64(double& sum0, double& sum1, double a, double b) {
