@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from dataclasses import dataclass, replace
 
 from cupy_convt3d._activation import NO_ACTIVATION, Activation
@@ -21,7 +22,7 @@ from cupy_convt3d._tensor_core import (
 
 
 def sum_vector(problem: Problem) -> int:
-    """Return the output channels that the epilogue sums at a time (``kSumChannels``)."""
+    """Return what the channels of a block and of a thread of the epilogue are multiples of."""
     return 4 if problem.out_channels_per_group <= 4 else 8
 
 
@@ -118,8 +119,7 @@ def inputs_of_segment(axis: Axis, segment: int, tap_slice: int) -> int:
 
 def needs_64_bits(problem: Problem) -> bool:
     """Whether offsets inside a sample pass 31 bits."""
-    width = axes(problem)[2]
-    return index_bits(replace(problem, batch=1), width.stride * width.tap_step) == 64
+    return index_bits(replace(problem, batch=1)) == 64
 
 
 def _up_to_8(count: int) -> int:
@@ -223,6 +223,12 @@ def _sum_channels(config: GemmConfig, vector: int) -> int:
     return min(range(vector, config.co_tile + 1, vector), key=cost)
 
 
+def _loaded_channels(config: GemmConfig) -> int:
+    """Return the channels that a thread of the epilogue holds at a time (``kSumChannels``)."""
+    share = gcd(config.co_tile, config.sum_channels)
+    return next(channels for channels in (16, 8, 4) if share % channels == 0)
+
+
 def _even_share(total: int, most: int) -> int:
     """Return the size of the parts, of at most ``most``, that ``total`` is evenly cut into."""
     parts = -(-total // most)
@@ -295,6 +301,7 @@ def plan_implicit_gemm(
     params["tiles"] = tiles
     gemm = params["gemm"]
     row_copies = config.tile_w * dtype.itemsize // unit
+    copies = config.tile_d * rows_h * row_copies
     for name, divisor in (
         ("co_tile", config.co_tile),
         ("row_tiles", config.tile_w // 8),
@@ -302,25 +309,30 @@ def plan_implicit_gemm(
         ("segment", config.segment),
         ("stage_rows_h", rows_h),
         ("row_copies", row_copies),
-        ("copies", config.tile_d * rows_h * row_copies),
+        ("copies", copies),
         ("pass_rows", config.pass_rows),
-        ("stride_w", width.stride),
-        ("gcd_w", width.gcd),
-        ("tap_step_w", width.tap_step),
+        ("warps_m", config.warps_m),
+        ("stage_taps_h", config.stage_taps_h),
+        ("sum_channels", config.sum_channels),
+        ("co_tiles", co_tiles),
+        ("segments", segments),
+        ("groups", problem.groups),
     ):
         gemm[name] = fast_divmod(divisor)
+    for a, axis, count in ((0, depth, d_tiles), (1, height, h_tiles)):
+        gemm["phases"][a] = fast_divmod(axis.phases)
+        gemm["boxes"][a] = fast_divmod(count)
     for name, value in (
         ("m_tiles", config.m_tiles),
-        ("warps_m", config.warps_m),
         ("stage_steps", config.stage_steps),
-        ("stage_taps_h", config.stage_taps_h),
+        ("stages_c", -(-k_steps // config.stage_steps)),
         ("stages", config.stages),
         ("stage_bytes", layout.stage_bytes),
         ("stage_weights", layout.stage_weights),
         ("copy_elements", unit // dtype.itemsize),
+        ("copy_channels", max(1, config.threads // copies)),
         ("channel_pitch", layout.channel_pitch),
         ("product_pitch", layout.product_pitch),
-        ("sum_channels", config.sum_channels),
         ("sums", layout.sums),
     ):
         gemm[name] = value
@@ -331,8 +343,7 @@ def plan_implicit_gemm(
             replace(problem, batch=1),
             tiles,
             fragments,
-            # Products on the way to a tap along W, and to a step of rows that do not exist.
-            width.stride * width.tap_step,
+            # Steps to rows that do not exist.
             (config.rows + depth.output + height.output) * height.input_step,
         )
     pack_params = params.copy()
@@ -355,7 +366,7 @@ def plan_implicit_gemm(
             CONVT3D_MATH=math.number,
             CONVT3D_WARP_M_TILES=config.warp_m_tiles,
             CONVT3D_WARP_N_TILES=config.warp_n_tiles,
-            CONVT3D_SUM_CHANNELS=sum_vector(problem),
+            CONVT3D_SUM_CHANNELS=_loaded_channels(config),
         ),
         grid=min(tiles, INDEX32_LIMIT),
         block=config.threads,

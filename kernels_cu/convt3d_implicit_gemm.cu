@@ -42,10 +42,31 @@
 #include <tensor_core.cuh>
 #include <tile_load.cuh>
 
-/// Products or sums of consecutive output channels, loaded together.
+/// Sums of consecutive output channels.
 struct alignas(16) ChannelVector {
   Accumulator channel[kSumChannels];
 };
+
+/// Loads the products of consecutive output channels, 16 bytes at a time.
+__device__ inline void load_products(unsigned address, float (&channel)[kSumChannels]) {
+#pragma unroll
+  for (int c = 0; c < kSumChannels; c += 4) {
+    const float4 part = load_shared(address + c * sizeof(float), float4());
+    channel[c] = part.x;
+    channel[c + 1] = part.y;
+    channel[c + 2] = part.z;
+    channel[c + 3] = part.w;
+  }
+}
+
+__device__ inline void load_products(unsigned address, double (&channel)[kSumChannels]) {
+#pragma unroll
+  for (int c = 0; c < kSumChannels; c += 2) {
+    const double2 part = load_shared(address + c * sizeof(double), double2());
+    channel[c] = part.x;
+    channel[c + 1] = part.y;
+  }
+}
 
 /// A tap interval [begin, end) of one axis, of those of the phase.
 struct Taps {
@@ -58,12 +79,16 @@ struct Taps {
 __device__ inline Taps taps_in_reach(const AxisParams& axis, const Phase& phase, Index first,
                                      Index count) {
   Taps taps{0, 0};
-  while (taps.end < phase.taps) {
-    // Tap j meets the inputs from `lowest` to `lowest + count - 1`; later taps meet lower ones.
-    const Index lowest = phase.origin + first - taps.end * static_cast<Index>(axis.input_step);
-    if (lowest + count <= 0) break;
-    ++taps.end;
-    if (lowest >= axis.input) taps.begin = taps.end;
+  // Tap j meets the inputs from lowest - j*input_step up to count - 1 further: the end are the taps
+  // that leave the inputs below, the begin those that have not come down to them.
+  const Index lowest = phase.origin + first;
+  Index remainder;
+  if (lowest + count > 0) {
+    taps.end = min(phase.taps, 1 + divmod(lowest + count - 1, axis.input_step_divmod, &remainder));
+  }
+  const Index above = lowest - static_cast<Index>(axis.input);
+  if (above >= 0) {
+    taps.begin = min(taps.end, 1 + divmod(above, axis.input_step_divmod, &remainder));
   }
   return taps;
 }
@@ -74,13 +99,6 @@ struct WarpRows {
   int end_d;
   int first_h;
   int end_h;
-
-  __device__ void include(int d, int h) {
-    first_d = min(first_d, d);
-    end_d = max(end_d, d + 1);
-    first_h = min(first_h, h);
-    end_h = max(end_h, h + 1);
-  }
 };
 
 /// Which part of gemm_k a stage holds: tap of the phase along depth, channel, taps along height.
@@ -101,20 +119,20 @@ struct StageOfK {
   }
 };
 
-/// The products of one output of a row: `count` of them for each channel, `step` apart.
+/// The products of one output of a row: `count` of them for each channel, `step` bytes apart.
 struct OutputTaps {
-  const Accumulator* first;
+  unsigned first;  // shared address
   int count;
   int step;
 };
 
 /// Finds the products that make up an output, of the taps along W in [first_tap, end_tap).
 ///
-/// of_row       the products of the row, from input coordinate first_input up
-/// input_pitch  from one input to the next; tap_pitch from one tap of the kernel to the next
+/// of_row       shared address of the products of the row, from input coordinate first_input up
+/// input_pitch  bytes from one input to the next; tap_pitch from one tap of the kernel to the next
 __device__ inline OutputTaps taps_of_output(const Params& p, Index output, Index first_tap,
-                                            Index end_tap, const Accumulator* of_row,
-                                            Index first_input, int input_pitch, int tap_pitch) {
+                                            Index end_tap, unsigned of_row, Index first_input,
+                                            int input_pitch, int tap_pitch) {
   const AxisParams& axis = p.axis[2];
   const Index tap_step = static_cast<Index>(axis.tap_step);
   const Index input_step = static_cast<Index>(axis.input_step);
@@ -124,16 +142,16 @@ __device__ inline OutputTaps taps_of_output(const Params& p, Index output, Index
   // As in phase_of_axis.
   Index residue;
   const Index quotient =
-      divmod(output + static_cast<Index>(axis.padding), p.gemm.stride_w, &residue);
+      divmod(output + static_cast<Index>(axis.padding), axis.stride_divmod, &residue);
   Index remainder;
-  const Index shift = divmod(residue, p.gemm.gcd_w, &remainder);
+  const Index shift = divmod(residue, axis.gcd_divmod, &remainder);
   if (remainder != 0) return taps;
   Index tap;
-  divmod(shift * static_cast<Index>(axis.inverse), p.gemm.tap_step_w, &tap);
+  divmod(shift * static_cast<Index>(axis.inverse), axis.tap_step_divmod, &tap);
   Index input = quotient - divmod(tap * static_cast<Index>(axis.dilation) - residue,
-                                  p.gemm.stride_w, &remainder);
+                                  axis.stride_divmod, &remainder);
   if (tap < first_tap) {
-    const Index skipped = divmod(first_tap - tap + tap_step - 1, p.gemm.tap_step_w, &remainder);
+    const Index skipped = divmod(first_tap - tap + tap_step - 1, axis.tap_step_divmod, &remainder);
     tap += skipped * tap_step;
     input -= skipped * input_step;
   }
@@ -141,6 +159,7 @@ __device__ inline OutputTaps taps_of_output(const Params& p, Index output, Index
     tap += tap_step;
     input -= input_step;
   }
+  if (tap >= end_tap || input < 0) return taps;
   taps.first += static_cast<int>(input - first_input) * input_pitch +
                 static_cast<int>(tap - first_tap) * tap_pitch;
   for (; tap < end_tap && input >= 0; tap += tap_step) {
@@ -148,6 +167,12 @@ __device__ inline OutputTaps taps_of_output(const Params& p, Index output, Index
     input -= input_step;
   }
   return taps;
+}
+
+/// Returns the sum of no products: what does not change the bias that is added to it. Without a
+/// bias +0, as if that were the bias, which then need not be added.
+__device__ inline Accumulator empty_sum(const Params& p) {
+  return p.has_bias ? EmptySum<Accumulator>::value() : Accumulator(0);
 }
 
 /// One output position, for all channels of a block.
@@ -170,32 +195,36 @@ __device__ inline void store_channels(ChannelVector total, const OutputRow& outp
                                       const Element* __restrict__ bias, const Params& p) {
   bool any_nan = false;
 #pragma unroll
-  for (int c = 0; c < kSumChannels; ++c) any_nan |= total.channel[c] != total.channel[c];
+  for (int c = 0; c < kSumChannels; c += 2) {
+    // One instruction tests two sums.
+    any_nan |=
+        (total.channel[c] != total.channel[c]) | (total.channel[c + 1] != total.channel[c + 1]);
+  }
   if (any_nan) {
     // Seldom: not unrolled, so that it costs the others nothing.
 #pragma unroll 1
     for (int c = 0; c < channels; ++c) {
-      const Accumulator again = direct_sum(x, weight, p, output.n, output.group,
-                                           first_co + channel + c, output.coordinate);
+      const Accumulator again =
+          empty_sum(p) + direct_sum(x, weight, p, output.n, output.group, first_co + channel + c,
+                                    output.coordinate);
 #pragma unroll
       for (int i = 0; i < kSumChannels; ++i) {
-        if (i == c) total.channel[i] = again;
+        if (i == c && total.channel[i] != total.channel[i]) total.channel[i] = again;
       }
     }
   }
-  ChannelVector offset{};
   if (p.has_bias) {
     const Element* source =
         bias + output.group * static_cast<Index>(p.out_channels) + first_co + channel;
 #pragma unroll
     for (int c = 0; c < kSumChannels; ++c) {
-      if (kEvery || c < channels) offset.channel[c] = to_accumulator(source[c]);
+      if (kEvery || c < channels) total.channel[c] = total.channel[c] + to_accumulator(source[c]);
     }
   }
   Element* target = output.y + channel * output.channel_step;
 #pragma unroll
   for (int c = 0; c < kSumChannels; ++c) {
-    if (kEvery || c < channels) store(target, finish(total.channel[c], offset.channel[c], p));
+    if (kEvery || c < channels) store(target, activate(total.channel[c], p));
     target += output.channel_step;
   }
 }
@@ -223,6 +252,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   const Index dilation_w = static_cast<Index>(p.axis[2].dilation);
   const Index padding_w = static_cast<Index>(p.axis[2].padding);
   const Index k_steps = (in_channels + TensorMath::kStepK - 1) / TensorMath::kStepK;
+  const Accumulator empty = empty_sum(p);
 
   const int tile_d = static_cast<int>(p.axis[0].tile);
   const int tile_h = static_cast<int>(p.axis[1].tile);
@@ -231,33 +261,48 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   const int m_tiles = gemm.m_tiles;
   const int stage_steps = gemm.stage_steps;
   const Index stage_channels = stage_steps * TensorMath::kStepK;
-  const Index stage_taps_h = static_cast<Index>(gemm.stage_taps_h);
+  const Index stage_taps_h = static_cast<Index>(gemm.stage_taps_h.divisor);
   const int stage_rows_h = static_cast<int>(gemm.stage_rows_h.divisor);
   const int pitch = gemm.channel_pitch * kElementBytes;
   const int step_h = static_cast<int>(p.axis[1].input_step);
   const int stages = gemm.stages;
   const int fragments = m_tiles * kParts * 32;  // of one k step and one tap along height
 
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int warp_m = warp % gemm.warps_m;
-  const int warp_n = warp / gemm.warps_m;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  int warp_m;
+  const int warp_n = divmod(warp, gemm.warps_m, &warp_m);
 
-  // The rows and places in a row of this warp's tiles of 8 inputs.
-  int tile_row[kWarpNTiles];     // -1 past the last row
-  int tile_place[kWarpNTiles];   // first position
-  int tile_offset[kWarpNTiles];  // bytes inside a stage, for the last tap along height
-  WarpRows warp_rows{tile_d, 0, tile_h, 0};
+  // Where this warp's tiles of 8 inputs are.
+  int tile_position[kWarpNTiles];  // first, of all rows; negative past the last row
+  int tile_offset[kWarpNTiles];    // bytes inside a stage, for the last tap along height
+  int place;
+  int row = divmod(warp_n * kWarpNTiles, gemm.row_tiles, &place);
+  int h;
+  int d = divmod(row, gemm.tile_h, &h);
+  WarpRows warp_rows{d, d, h, h};
 #pragma unroll
   for (int i = 0; i < kWarpNTiles; ++i) {
-    int place;
-    const int row = divmod(warp_n * kWarpNTiles + i, gemm.row_tiles, &place);
-    int h;
-    const int d = divmod(row, gemm.tile_h, &h);
-    tile_row[i] = row < rows ? row : -1;
-    tile_place[i] = 8 * place;
-    tile_offset[i] = row < rows ? ((d * stage_rows_h + h) * tile_w + 8 * place) * kElementBytes : 0;
-    if (row < rows) warp_rows.include(d, h);
+    const bool exists = row < rows;
+    tile_position[i] = exists ? row * tile_w + 8 * place : -1;
+    tile_offset[i] = exists ? ((d * stage_rows_h + h) * tile_w + 8 * place) * kElementBytes : 0;
+    if (exists) {
+      warp_rows.end_d = d + 1;
+      warp_rows.end_h = h + 1;
+    }
+    if (++place == static_cast<int>(gemm.row_tiles.divisor)) {
+      place = 0;
+      ++row;
+      if (++h == tile_h) {
+        h = 0;
+        ++d;
+      }
+    }
+  }
+  if (warp_rows.end_d - warp_rows.first_d > 1) {
+    // From one plane to the next: the rows up to the last of a plane, and those from its first.
+    warp_rows.first_h = 0;
+    warp_rows.end_h = tile_h;
   }
   TensorMath::add_lane(lane, pitch, tile_offset);
 
@@ -265,25 +310,22 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
     // Output channels vary fastest, then segments and phases: neighbouring blocks read the same
     // inputs and write neighbouring rows.
     Index rest = static_cast<Index>(tile);
-    const Index co_tile = rest % static_cast<Index>(p.co_tiles);
-    rest /= static_cast<Index>(p.co_tiles);
-    const Index segment = rest % static_cast<Index>(p.axis[2].tiles);
-    rest /= static_cast<Index>(p.axis[2].tiles);
+    Index co_tile;
+    rest = divmod(rest, gemm.co_tiles, &co_tile);
+    Index segment;
+    rest = divmod(rest, gemm.segments, &segment);
     Index phase_index[2];
     Index first_position[2];
 #pragma unroll
-    for (int a = 1; a >= 0; --a) {
-      phase_index[a] = rest % static_cast<Index>(p.axis[a].phases);
-      rest /= static_cast<Index>(p.axis[a].phases);
-    }
+    for (int a = 1; a >= 0; --a) rest = divmod(rest, gemm.phases[a], &phase_index[a]);
 #pragma unroll
     for (int a = 1; a >= 0; --a) {
-      first_position[a] =
-          rest % static_cast<Index>(p.axis[a].tiles) * static_cast<Index>(p.axis[a].tile);
-      rest /= static_cast<Index>(p.axis[a].tiles);
+      Index box;
+      rest = divmod(rest, gemm.boxes[a], &box);
+      first_position[a] = box * static_cast<Index>(p.axis[a].tile);
     }
-    const Index group = rest % groups;
-    const Index n = rest / groups;
+    Index group;
+    const Index n = divmod(rest, gemm.groups, &group);
     const Index first_co = co_tile * static_cast<Index>(gemm.co_tile.divisor);
     const int co_count =
         static_cast<int>(min(static_cast<Index>(gemm.co_tile.divisor), out_channels - first_co));
@@ -292,9 +334,10 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
     const Taps taps_d = taps_in_reach(p.axis[0], phase[0], first_position[0], tile_d);
     const Taps taps_h = taps_in_reach(p.axis[1], phase[1], first_position[1], tile_h);
     // Taps along height of the phases that are packed before this one.
+    Index longer_phases;
+    const Index least_taps = divmod(kernel_h, p.axis[1].tap_step_divmod, &longer_phases);
     const Index taps_before =
-        phase[1].first_tap * (kernel_h / static_cast<Index>(p.axis[1].tap_step)) +
-        min(phase[1].first_tap, kernel_h % static_cast<Index>(p.axis[1].tap_step));
+        phase[1].first_tap * least_taps + min(phase[1].first_tap, longer_phases);
     const Element* const sample =
         x + static_cast<long long>(n * groups + group) * (in_channels * input_volume);
 
@@ -326,13 +369,15 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
 #pragma unroll
         for (int i = 0; i < kWarpNTiles; ++i) {
 #pragma unroll
-          for (int j = 0; j < 4; ++j) sum[m][i][j] = EmptySum<Accumulator>::value();
+          for (int j = 0; j < 4; ++j) sum[m][i][j] = empty;
         }
       }
 
-      const Index stages_h = (taps_h.end - taps_h.begin + stage_taps_h - 1) / stage_taps_h;
-      const Index stages_c = (in_channels + stage_channels - 1) / stage_channels;
-      const Index stage_count = has_inputs ? (taps_d.end - taps_d.begin) * stages_c * stages_h : 0;
+      Index remainder;
+      const Index stages_h =
+          divmod(taps_h.end - taps_h.begin + stage_taps_h - 1, gemm.stage_taps_h, &remainder);
+      const Index stage_count =
+          has_inputs ? (taps_d.end - taps_d.begin) * gemm.stages_c * stages_h : 0;
       const uint4* const slice_weights =
           packed + static_cast<long long>(
                        (group * static_cast<Index>(p.co_tiles) + co_tile) * slices + slice) *
@@ -438,23 +483,29 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         buffer = buffer + 1 == stages ? 0 : buffer + 1;
       }
 
-      Accumulator* const product = reinterpret_cast<Accumulator*>(shared);
       ChannelVector* const sums = reinterpret_cast<ChannelVector*>(shared + gemm.sums);
+      const unsigned products = shared_address(shared);
       const int product_pitch = gemm.product_pitch;
+      const int product_bytes = product_pitch * static_cast<int>(sizeof(Accumulator));
       const int pass_rows = static_cast<int>(gemm.pass_rows.divisor);
+      // This lane's first product of a tile at position 0.
+      Accumulator* const own_product = reinterpret_cast<Accumulator*>(shared) +
+                                       lane % 4 * 2 * product_pitch + warp_m * kWarpMTiles * 16 +
+                                       lane / 4;
       const int segment_outputs = static_cast<int>(gemm.segment.divisor);
-      const int sum_channels = gemm.sum_channels;
+      const int sum_channels = static_cast<int>(gemm.sum_channels.divisor);
       const int co_tile_size = static_cast<int>(gemm.co_tile.divisor);
-      const int parts = (co_count + sum_channels - 1) / sum_channels;
+      int remaining;
+      const int parts = divmod(co_count + sum_channels - 1, gemm.sum_channels, &remaining);
       for (int first_row = 0; first_row < rows; first_row += pass_rows) {
         __syncthreads();  // the stages, or the products of the previous pass, have been used
 #pragma unroll
         for (int i = 0; i < kWarpNTiles; ++i) {
-          const int row = tile_row[i] - first_row;
-          if (tile_row[i] < 0 || row < 0 || row >= pass_rows) continue;
-          Accumulator* const even = product +
-                                    (row * tile_w + tile_place[i] + lane % 4 * 2) * product_pitch +
-                                    warp_m * kWarpMTiles * 16 + lane / 4;
+          const int position = tile_position[i] - first_row * tile_w;
+          // Of another pass, or of no row.
+          if (static_cast<unsigned>(position) >= static_cast<unsigned>(pass_rows * tile_w))
+            continue;
+          Accumulator* const even = own_product + position * product_pitch;
           Accumulator* const odd = even + product_pitch;
 #pragma unroll
           for (int m = 0; m < kWarpMTiles; ++m) {
@@ -482,8 +533,9 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
             continue;
           }
           const OutputTaps taps = taps_of_output(
-              p, output[2], first_tap, end_tap, product + row * tile_w * product_pitch, first_input,
-              product_pitch, static_cast<int>(gemm.co_tile.divisor));
+              p, output[2], first_tap, end_tap,
+              products + static_cast<unsigned>(row * tile_w * product_bytes), first_input,
+              product_bytes, static_cast<int>(gemm.co_tile.divisor * sizeof(Accumulator)));
           const OutputRow target{
               n,
               group,
@@ -501,15 +553,21 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
           for (int channel = part * sum_channels; channel < end_channel; channel += kSumChannels) {
             const int channels = min(end_channel - channel, kSumChannels);
             ChannelVector total;
+            unsigned source = taps.first + static_cast<unsigned>(channel * sizeof(Accumulator));
+            load_products(source, total.channel);
+            int left = taps.count;
+            if (__builtin_expect((left == 0) | (slice > 0), false)) {
 #pragma unroll
-            for (int c = 0; c < kSumChannels; ++c) {
-              total.channel[c] = EmptySum<Accumulator>::value();
+              for (int c = 0; c < kSumChannels; ++c) total.channel[c] = empty;
+              if (slice > 0) total = *kept_sums(channel);
+            } else {
+              source += taps.step;
+              --left;
             }
-            if (slice > 0) total = *kept_sums(channel);
-            const Accumulator* source = taps.first + channel;
 #pragma unroll 1
-            for (int i = 0; i < taps.count; ++i) {
-              const ChannelVector value = *reinterpret_cast<const ChannelVector*>(source);
+            for (; left > 0; --left) {
+              ChannelVector value;
+              load_products(source, value.channel);
 #pragma unroll
               for (int c = 0; c < kSumChannels; ++c) {
                 total.channel[c] = total.channel[c] + value.channel[c];

@@ -56,7 +56,7 @@ def test_fast_divmod_is_division() -> None:
         dividends += rng.integers(0, 2**31, 20).tolist()
         for dividend in dividends:
             if 0 <= dividend < 2**31:
-                assert (dividend * multiplier) >> shift == dividend // divisor
+                assert (2 * dividend * multiplier) >> (32 + shift) == dividend // divisor
 
 
 def test_index_width_follows_the_largest_index() -> None:
