@@ -67,6 +67,7 @@ GEMM_PARAMS = np.dtype(
         ("product_pitch", np.int32),
         ("sum_channels", FAST_DIVMOD),
         ("sums", np.int32),
+        ("block_tile", np.int32),
         ("part_m_tiles", np.int32),
         ("taps_h", FAST_DIVMOD),
         ("co_tiles", FAST_DIVMOD),

@@ -20,6 +20,9 @@ from cupy_convt3d._tensor_core import (
     copy_bytes,
 )
 
+#: Bytes that are kept for the ``BlockTile`` of the kernel.
+BLOCK_TILE_BYTES = 256
+
 
 def sum_vector(problem: Problem) -> int:
     """Return what the channels of a block and of a thread of the epilogue are multiples of."""
@@ -77,6 +80,7 @@ class SharedLayout:
     stage_bytes: int
     product_pitch: int
     sums: int
+    block_tile: int
     total: int
 
 
@@ -95,16 +99,18 @@ def shared_layout(problem: Problem, dtype: KernelDtype, config: GemmConfig) -> S
     product = 16 * config.m_tiles + 4
     products = config.pass_rows * config.tile_w * product * dtype.accumulator_bytes
     sums = max(config.stages * stage_bytes, products)
-    total = sums
+    block_tile = sums
     if config.tap_slice < problem.kernel[2]:
-        total += config.co_tile * config.rows * config.segment * dtype.accumulator_bytes
+        block_tile += config.co_tile * config.rows * config.segment * dtype.accumulator_bytes
+    block_tile += -block_tile % 16
     return SharedLayout(
         channel // dtype.itemsize,
         stage_weights,
         stage_bytes,
         product,
         sums,
-        total,
+        block_tile,
+        block_tile + BLOCK_TILE_BYTES,
     )
 
 
@@ -229,6 +235,15 @@ def _loaded_channels(config: GemmConfig) -> int:
     return next(channels for channels in (16, 8, 4) if share % channels == 0)
 
 
+def _tiles_of_block(tiles: int) -> int:
+    """Return how many tiles a block computes one after the other.
+
+    That saves what a block works out once; blocks enough for many waves keep the card busy to the
+    end.
+    """
+    return min(4, max(1, tiles // 8192))
+
+
 def _even_share(total: int, most: int) -> int:
     """Return the size of the parts, of at most ``most``, that ``total`` is evenly cut into."""
     parts = -(-total // most)
@@ -334,6 +349,7 @@ def plan_implicit_gemm(
         ("channel_pitch", layout.channel_pitch),
         ("product_pitch", layout.product_pitch),
         ("sums", layout.sums),
+        ("block_tile", layout.block_tile),
     ):
         gemm[name] = value
 
@@ -368,7 +384,7 @@ def plan_implicit_gemm(
             CONVT3D_WARP_N_TILES=config.warp_n_tiles,
             CONVT3D_SUM_CHANNELS=_loaded_channels(config),
         ),
-        grid=min(tiles, INDEX32_LIMIT),
+        grid=min(-(-tiles // _tiles_of_block(tiles)), INDEX32_LIMIT),
         block=config.threads,
         shared_bytes=layout.total,
         params=launch_params(params),

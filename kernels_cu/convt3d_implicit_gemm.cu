@@ -93,6 +93,84 @@ __device__ inline Taps taps_in_reach(const AxisParams& axis, const Phase& phase,
   return taps;
 }
 
+/// What a block computes at a time. Worked out by one thread: the others only read it.
+struct alignas(16) BlockTile {
+  Index n;
+  Index group;
+  Index first_co;  // within the group
+  Index first_output;
+  Index phase_index[2];
+  Index first_position[2];
+  Phase phase[2];
+  Taps taps[2];
+  Index taps_before;      // along height, of the phases that are packed before this one
+  Index stages;           // of a slice of the taps along W
+  long long first_slice;  // of all that are packed
+  long long x_offset;     // of the first channel of the sample and group
+  long long y_offset;     // of the first output channel
+};
+static_assert(sizeof(BlockTile) <= 256, "cupy_convt3d/_plan_implicit_gemm.py reserves 256 bytes");
+
+/// Output channels vary fastest, then segments and phases: neighbouring blocks read the same inputs
+/// and write neighbouring rows.
+__device__ inline BlockTile block_tile(Index index, const Params& p) {
+  const GemmParams& gemm = p.gemm;
+  BlockTile tile;
+  Index co_tile;
+  Index rest = divmod(index, gemm.co_tiles, &co_tile);
+  Index segment;
+  rest = divmod(rest, gemm.segments, &segment);
+#pragma unroll
+  for (int a = 1; a >= 0; --a) rest = divmod(rest, gemm.phases[a], &tile.phase_index[a]);
+#pragma unroll
+  for (int a = 1; a >= 0; --a) {
+    const Index size = static_cast<Index>(p.axis[a].tile);
+    Index box;
+    rest = divmod(rest, gemm.boxes[a], &box);
+    tile.first_position[a] = box * size;
+    tile.phase[a] = phase_of_axis(p.axis[a], tile.phase_index[a]);
+    tile.taps[a] = taps_in_reach(p.axis[a], tile.phase[a], tile.first_position[a], size);
+  }
+  tile.n = divmod(rest, gemm.groups, &tile.group);
+  tile.first_co = co_tile * static_cast<Index>(gemm.co_tile.divisor);
+  tile.first_output = segment * static_cast<Index>(gemm.segment.divisor);
+
+  Index longer_phases;
+  const Index least_taps =
+      divmod(static_cast<Index>(p.axis[1].kernel), p.axis[1].tap_step_divmod, &longer_phases);
+  tile.taps_before =
+      tile.phase[1].first_tap * least_taps + min(tile.phase[1].first_tap, longer_phases);
+  Index remainder;
+  tile.stages = (tile.taps[0].end - tile.taps[0].begin) * gemm.stages_c *
+                divmod(tile.taps[1].end - tile.taps[1].begin +
+                           static_cast<Index>(gemm.stage_taps_h.divisor) - 1,
+                       gemm.stage_taps_h, &remainder);
+  tile.first_slice = (tile.group * p.co_tiles + co_tile) * p.axis[2].tap_slices;
+  const long long first_plane = tile.n * p.groups + tile.group;
+  const Index input_volume = static_cast<Index>(p.axis[0].input) *
+                             static_cast<Index>(p.axis[1].input) *
+                             static_cast<Index>(p.axis[2].input);
+  const Index output_volume = static_cast<Index>(p.axis[0].output) *
+                              static_cast<Index>(p.axis[1].output) *
+                              static_cast<Index>(p.axis[2].output);
+  tile.x_offset = first_plane * p.in_channels * input_volume;
+  tile.y_offset = (first_plane * p.out_channels + tile.first_co) * output_volume;
+  return tile;
+}
+
+/// Loads a description 16 bytes at a time.
+__device__ inline BlockTile load_block_tile(unsigned address) {
+  constexpr int kVectors = sizeof(BlockTile) / sizeof(uint4);
+  uint4 vector[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    vector[i] = load_shared(address + i * static_cast<unsigned>(sizeof(uint4)), uint4());
+  }
+  BlockTile tile;
+  memcpy(&tile, vector, sizeof tile);
+  return tile;
+}
+
 /// The box of output rows that a warp has tiles of; empty where `first` is not below `end`.
 struct WarpRows {
   int first_d;
@@ -240,15 +318,11 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
 
   const Index in_channels = static_cast<Index>(p.in_channels);
   const Index out_channels = static_cast<Index>(p.out_channels);
-  const Index groups = static_cast<Index>(p.groups);
-  const Index input_h = static_cast<Index>(p.axis[1].input);
   const Index input_w = static_cast<Index>(p.axis[2].input);
-  const Index input_volume = static_cast<Index>(p.axis[0].input) * input_h * input_w;
   const Index output_h = static_cast<Index>(p.axis[1].output);
   const Index output_w = static_cast<Index>(p.axis[2].output);
   const Index output_volume = static_cast<Index>(p.axis[0].output) * output_h * output_w;
   const Index kernel_h = static_cast<Index>(p.axis[1].kernel);
-  const Index stride_w = static_cast<Index>(p.axis[2].stride);
   const Index dilation_w = static_cast<Index>(p.axis[2].dilation);
   const Index padding_w = static_cast<Index>(p.axis[2].padding);
   const Index k_steps = (in_channels + TensorMath::kStepK - 1) / TensorMath::kStepK;
@@ -306,60 +380,35 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   }
   TensorMath::add_lane(lane, pitch, tile_offset);
 
-  for (long long tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
-    // Output channels vary fastest, then segments and phases: neighbouring blocks read the same
-    // inputs and write neighbouring rows.
-    Index rest = static_cast<Index>(tile);
-    Index co_tile;
-    rest = divmod(rest, gemm.co_tiles, &co_tile);
-    Index segment;
-    rest = divmod(rest, gemm.segments, &segment);
-    Index phase_index[2];
-    Index first_position[2];
-#pragma unroll
-    for (int a = 1; a >= 0; --a) rest = divmod(rest, gemm.phases[a], &phase_index[a]);
-#pragma unroll
-    for (int a = 1; a >= 0; --a) {
-      Index box;
-      rest = divmod(rest, gemm.boxes[a], &box);
-      first_position[a] = box * static_cast<Index>(p.axis[a].tile);
-    }
-    Index group;
-    const Index n = divmod(rest, gemm.groups, &group);
-    const Index first_co = co_tile * static_cast<Index>(gemm.co_tile.divisor);
-    const int co_count =
-        static_cast<int>(min(static_cast<Index>(gemm.co_tile.divisor), out_channels - first_co));
-    const Phase phase[2] = {phase_of_axis(p.axis[0], phase_index[0]),
-                            phase_of_axis(p.axis[1], phase_index[1])};
-    const Taps taps_d = taps_in_reach(p.axis[0], phase[0], first_position[0], tile_d);
-    const Taps taps_h = taps_in_reach(p.axis[1], phase[1], first_position[1], tile_h);
-    // Taps along height of the phases that are packed before this one.
-    Index longer_phases;
-    const Index least_taps = divmod(kernel_h, p.axis[1].tap_step_divmod, &longer_phases);
-    const Index taps_before =
-        phase[1].first_tap * least_taps + min(phase[1].first_tap, longer_phases);
-    const Element* const sample =
-        x + static_cast<long long>(n * groups + group) * (in_channels * input_volume);
-
-    const Index first_output = segment * static_cast<Index>(gemm.segment.divisor);
-    const Index end_output = min(first_output + static_cast<Index>(gemm.segment.divisor), output_w);
-
+  BlockTile* const shared_tile = reinterpret_cast<BlockTile*>(shared + gemm.block_tile);
+  for (long long index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+    __syncthreads();  // the products and the description of the previous tile have been used
+    if (threadIdx.x == 0) *shared_tile = block_tile(static_cast<Index>(index), p);
+    __syncthreads();  // the description is complete
+    const BlockTile tile = load_block_tile(shared_address(shared_tile));
+    const Taps taps_h = tile.taps[1];
+    const int co_count = static_cast<int>(
+        min(static_cast<Index>(gemm.co_tile.divisor), out_channels - tile.first_co));
+    const Index end_output =
+        min(tile.first_output + static_cast<Index>(gemm.segment.divisor), output_w);
     // Rows outside the input hold zeros: a warp skips the taps that meet no other.
-    const Taps warp_taps_d =
-        taps_in_reach(p.axis[0], phase[0], first_position[0] + warp_rows.first_d,
-                      warp_rows.end_d - warp_rows.first_d);
-    const Taps warp_taps_h =
-        taps_in_reach(p.axis[1], phase[1], first_position[1] + warp_rows.first_h,
-                      warp_rows.end_h - warp_rows.first_h);
+    const Taps warp_taps[2] = {
+        taps_in_reach(p.axis[0], tile.phase[0], tile.first_position[0] + warp_rows.first_d,
+                      warp_rows.end_d - warp_rows.first_d),
+        taps_in_reach(p.axis[1], tile.phase[1], tile.first_position[1] + warp_rows.first_h,
+                      warp_rows.end_h - warp_rows.first_h)};
 
     const Index slices = static_cast<Index>(p.axis[2].tap_slices);
     for (Index slice = 0; slice < slices; ++slice) {
       const Index first_tap = slice * static_cast<Index>(p.axis[2].tap_slice);
       const Index end_tap = min(first_tap + static_cast<Index>(p.axis[2].tap_slice),
                                 static_cast<Index>(p.axis[2].kernel));
+      Index remainder;
       // The first input that the segment needs, moved down to a multiple of 8 for wide copies.
-      const Index lowest = first_output + padding_w - (end_tap - 1) * dilation_w;
-      const Index first_input = (lowest > 0 ? lowest / stride_w : 0) & ~static_cast<Index>(7);
+      const Index lowest = tile.first_output + padding_w - (end_tap - 1) * dilation_w;
+      const Index first_input =
+          (lowest > 0 ? divmod(lowest, p.axis[2].stride_divmod, &remainder) : 0) &
+          ~static_cast<Index>(7);
       const bool has_inputs =
           first_input < input_w && end_output - 1 + padding_w - first_tap * dilation_w >= 0;
 
@@ -373,57 +422,53 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         }
       }
 
-      Index remainder;
-      const Index stages_h =
-          divmod(taps_h.end - taps_h.begin + stage_taps_h - 1, gemm.stage_taps_h, &remainder);
-      const Index stage_count =
-          has_inputs ? (taps_d.end - taps_d.begin) * gemm.stages_c * stages_h : 0;
+      const Index stage_count = has_inputs ? tile.stages : 0;
       const uint4* const slice_weights =
-          packed + static_cast<long long>(
-                       (group * static_cast<Index>(p.co_tiles) + co_tile) * slices + slice) *
-                       p.axis[0].kernel * k_steps * kernel_h * fragments;
+          packed + (tile.first_slice + slice) * (p.axis[0].kernel * k_steps * kernel_h * fragments);
 
       const auto load_stage = [&](const StageOfK& k, int buffer) {
         unsigned char* const memory = shared + buffer * gemm.stage_bytes;
         const int taps = static_cast<int>(min(stage_taps_h, taps_h.end - k.tap_h));
         XStage stage;
         stage.channel = k.channel;
-        stage.first[0] = phase[0].origin + first_position[0] -
+        stage.first[0] = tile.phase[0].origin + tile.first_position[0] -
                          k.tap_d * static_cast<Index>(p.axis[0].input_step);
-        stage.first[1] = phase[1].origin + first_position[1] - (k.tap_h + taps - 1) * step_h;
+        stage.first[1] =
+            tile.phase[1].origin + tile.first_position[1] - (k.tap_h + taps - 1) * step_h;
         stage.first[2] = first_input;
         stage.rows_h = tile_h + (taps - 1) * step_h;
-        load_x(reinterpret_cast<Element*>(memory), sample, p, stage,
+        load_x(reinterpret_cast<Element*>(memory), x + tile.x_offset, p, stage,
                static_cast<int>(stage_channels));
         uint4* const target = reinterpret_cast<uint4*>(memory + gemm.stage_weights);
-        const Index kd = phase[0].first_tap + k.tap_d * static_cast<Index>(p.axis[0].tap_step);
+        const Index kd = tile.phase[0].first_tap + k.tap_d * static_cast<Index>(p.axis[0].tap_step);
         const Index first_step = k.channel / TensorMath::kStepK;
         const int steps =
             static_cast<int>(min(static_cast<Index>(stage_steps), k_steps - first_step));
         const uint4* const source =
-            slice_weights + static_cast<long long>((kd * kernel_h + taps_before) * k_steps +
-                                                   first_step * phase[1].taps + k.tap_h) *
+            slice_weights + static_cast<long long>((kd * kernel_h + tile.taps_before) * k_steps +
+                                                   first_step * tile.phase[1].taps + k.tap_h) *
                                 fragments;
-        if (taps == phase[1].taps) {
+        if (taps == tile.phase[1].taps) {
           load_fragments(target, source, steps * taps * fragments);
         } else {
           for (int step = 0; step < steps; ++step) {
             load_fragments(target + step * taps * fragments,
-                           source + static_cast<long long>(step * phase[1].taps) * fragments,
+                           source + static_cast<long long>(step * tile.phase[1].taps) * fragments,
                            taps * fragments);
           }
         }
       };
 
       const auto multiply_stage = [&](const StageOfK& k, int buffer) {
-        if (k.tap_d < warp_taps_d.begin || k.tap_d >= warp_taps_d.end) return;
+        if (k.tap_d < warp_taps[0].begin || k.tap_d >= warp_taps[0].end) return;
         const unsigned x_tile = shared_address(shared + buffer * gemm.stage_bytes);
         const unsigned weights =
             x_tile + static_cast<unsigned>(gemm.stage_weights) +
             static_cast<unsigned>(sizeof(uint4)) * (warp_m * kWarpMTiles * kParts * 32 + lane);
         const int taps = static_cast<int>(min(stage_taps_h, taps_h.end - k.tap_h));
-        const int first = static_cast<int>(max(warp_taps_h.begin - k.tap_h, static_cast<Index>(0)));
-        const int end = static_cast<int>(min(warp_taps_h.end - k.tap_h, static_cast<Index>(taps)));
+        const int first =
+            static_cast<int>(max(warp_taps[1].begin - k.tap_h, static_cast<Index>(0)));
+        const int end = static_cast<int>(min(warp_taps[1].end - k.tap_h, static_cast<Index>(taps)));
         const int steps = static_cast<int>(
             min(static_cast<Index>(stage_steps), k_steps - k.channel / TensorMath::kStepK));
         for (int step = 0; step < steps; ++step) {
@@ -449,12 +494,12 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         }
       };
 
-      StageOfK loaded{taps_d.begin, 0, taps_h.begin};
+      StageOfK loaded{tile.taps[0].begin, 0, taps_h.begin};
       StageOfK used = loaded;
       const auto next = [&](StageOfK& k) {
         k.advance(taps_h, stage_taps_h, stage_channels, in_channels);
       };
-      __syncthreads();  // the products of the previous slice or tile have been used
+      if (slice > 0) __syncthreads();  // the products of the previous slice have been used
       for (int s = 0; s < stages - 1; ++s) {
         if (s < stage_count) {
           load_stage(loaded, s);
@@ -524,10 +569,11 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
           const int part = divmod(divmod(e, gemm.segment, &place), gemm.pass_rows, &row);
           int h;
           const int d = divmod(first_row + row, gemm.tile_h, &h);
-          const Index output[3] = {
-              phase_index[0] + (first_position[0] + d) * static_cast<Index>(p.axis[0].stride),
-              phase_index[1] + (first_position[1] + h) * static_cast<Index>(p.axis[1].stride),
-              first_output + place};
+          const Index output[3] = {tile.phase_index[0] + (tile.first_position[0] + d) *
+                                                             static_cast<Index>(p.axis[0].stride),
+                                   tile.phase_index[1] + (tile.first_position[1] + h) *
+                                                             static_cast<Index>(p.axis[1].stride),
+                                   tile.first_output + place};
           if (first_row + row >= rows || output[0] >= p.axis[0].output || output[1] >= output_h ||
               output[2] >= end_output) {
             continue;
@@ -537,12 +583,10 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
               products + static_cast<unsigned>(row * tile_w * product_bytes), first_input,
               product_bytes, static_cast<int>(gemm.co_tile.divisor * sizeof(Accumulator)));
           const OutputRow target{
-              n,
-              group,
+              tile.n,
+              tile.group,
               {output[0], output[1], output[2]},
-              y + static_cast<long long>(n * groups + group) * (out_channels * output_volume) +
-                  first_co * output_volume + (output[0] * output_h + output[1]) * output_w +
-                  output[2],
+              y + tile.y_offset + ((output[0] * output_h + output[1]) * output_w + output[2]),
               output_volume};
           // Of the slices so far.
           const auto kept_sums = [&](int channel) {
@@ -577,9 +621,11 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
             if (slice + 1 < slices) {
               *kept_sums(channel) = total;
             } else if (channels == kSumChannels) {
-              store_channels<true>(total, target, first_co, channel, channels, x, weight, bias, p);
+              store_channels<true>(total, target, tile.first_co, channel, channels, x, weight, bias,
+                                   p);
             } else {
-              store_channels<false>(total, target, first_co, channel, channels, x, weight, bias, p);
+              store_channels<false>(total, target, tile.first_co, channel, channels, x, weight,
+                                    bias, p);
             }
           }
         }
