@@ -74,17 +74,18 @@ struct Taps {
   Index end;
 };
 
-/// Returns the taps of a phase that meet an input for at least one of `count` positions from
-/// `first`.
-__device__ inline Taps taps_in_reach(const AxisParams& axis, const Phase& phase, Index first,
-                                     Index count) {
+/// Returns the taps, of the first `count` of a phase, that meet an input for at least one of some
+/// consecutive positions.
+///
+/// lowest  input that the first position meets at tap 0
+__device__ inline Taps taps_in_reach(const AxisParams& axis, Index count, Index lowest,
+                                     Index positions) {
   Taps taps{0, 0};
-  // Tap j meets the inputs from lowest - j*input_step up to count - 1 further: the end are the taps
-  // that leave the inputs below, the begin those that have not come down to them.
-  const Index lowest = phase.origin + first;
+  // Tap j meets inputs from lowest - j*input_step up: those from `end` on are all below the input,
+  // those before `begin` all above.
   Index remainder;
-  if (lowest + count > 0) {
-    taps.end = min(phase.taps, 1 + divmod(lowest + count - 1, axis.input_step_divmod, &remainder));
+  if (lowest + positions > 0) {
+    taps.end = min(count, 1 + divmod(lowest + positions - 1, axis.input_step_divmod, &remainder));
   }
   const Index above = lowest - static_cast<Index>(axis.input);
   if (above >= 0) {
@@ -93,81 +94,84 @@ __device__ inline Taps taps_in_reach(const AxisParams& axis, const Phase& phase,
   return taps;
 }
 
+/// Returns the steps along the input channels.
+__device__ inline Index k_steps_of(const Params& p) {
+  return (static_cast<Index>(p.in_channels) + TensorMath::kStepK - 1) / TensorMath::kStepK;
+}
+
+/// Returns the fragments of one k step and one tap along height.
+__device__ inline int step_fragments(const Params& p) {
+  return p.gemm.m_tiles * TensorMath::kParts * 32;
+}
+
 /// What a block computes at a time. Worked out by one thread: the others only read it.
 struct alignas(16) BlockTile {
   Index n;
   Index group;
-  Index first_co;  // within the group
-  Index first_output;
-  Index phase_index[2];
-  Index first_position[2];
-  Phase phase[2];
-  Taps taps[2];
-  Index taps_before;      // along height, of the phases that are packed before this one
-  Index stages;           // of a slice of the taps along W
-  long long first_slice;  // of all that are packed
-  long long x_offset;     // of the first channel of the sample and group
-  long long y_offset;     // of the first output channel
+  Index first_co;      // within the group
+  Index output[3];     // coordinates of the first
+  Index lowest[2];     // inputs that its row meets at tap 0 of the phase, along depth and height
+  Taps taps[2];        // of the phase
+  Index taps_h;        // of the phase along height, whether they meet an input or not
+  Index stages;        // of a slice of the taps along W
+  long long weights;   // fragments before those of tap 0 of the phase, of the first slice
+  long long x_offset;  // of the first channel of the sample and group
+  long long y_offset;  // of the first output channel
 };
-static_assert(sizeof(BlockTile) <= 256, "cupy_convt3d/_plan_implicit_gemm.py reserves 256 bytes");
+static_assert(sizeof(BlockTile) <= 256, "cupy_convt3d/_plan_implicit_gemm.py keeps 256 bytes");
 
 /// Output channels vary fastest, then segments and phases: neighbouring blocks read the same inputs
 /// and write neighbouring rows.
-__device__ inline BlockTile block_tile(Index index, const Params& p) {
+///
+/// slice_fragments  that are packed for one slice of the taps along W
+__device__ inline BlockTile block_tile(Index index, long long slice_fragments, const Params& p) {
   const GemmParams& gemm = p.gemm;
   BlockTile tile;
   Index co_tile;
   Index rest = divmod(index, gemm.co_tiles, &co_tile);
   Index segment;
   rest = divmod(rest, gemm.segments, &segment);
+  Index phase_index[2];
 #pragma unroll
-  for (int a = 1; a >= 0; --a) rest = divmod(rest, gemm.phases[a], &tile.phase_index[a]);
+  for (int a = 1; a >= 0; --a) rest = divmod(rest, gemm.phases[a], &phase_index[a]);
+  Phase phase[2];
 #pragma unroll
   for (int a = 1; a >= 0; --a) {
-    const Index size = static_cast<Index>(p.axis[a].tile);
+    const AxisParams& axis = p.axis[a];
+    const Index size = static_cast<Index>(axis.tile);
     Index box;
     rest = divmod(rest, gemm.boxes[a], &box);
-    tile.first_position[a] = box * size;
-    tile.phase[a] = phase_of_axis(p.axis[a], tile.phase_index[a]);
-    tile.taps[a] = taps_in_reach(p.axis[a], tile.phase[a], tile.first_position[a], size);
+    phase[a] = phase_of_axis(axis, phase_index[a]);
+    tile.output[a] = phase_index[a] + box * size * static_cast<Index>(axis.stride);
+    tile.lowest[a] = phase[a].origin + box * size;
+    tile.taps[a] = taps_in_reach(axis, phase[a].taps, tile.lowest[a], size);
   }
   tile.n = divmod(rest, gemm.groups, &tile.group);
   tile.first_co = co_tile * static_cast<Index>(gemm.co_tile.divisor);
-  tile.first_output = segment * static_cast<Index>(gemm.segment.divisor);
-
-  Index longer_phases;
-  const Index least_taps =
-      divmod(static_cast<Index>(p.axis[1].kernel), p.axis[1].tap_step_divmod, &longer_phases);
-  tile.taps_before =
-      tile.phase[1].first_tap * least_taps + min(tile.phase[1].first_tap, longer_phases);
+  tile.output[2] = segment * static_cast<Index>(gemm.segment.divisor);
+  tile.taps_h = phase[1].taps;
   Index remainder;
   tile.stages = (tile.taps[0].end - tile.taps[0].begin) * gemm.stages_c *
                 divmod(tile.taps[1].end - tile.taps[1].begin +
                            static_cast<Index>(gemm.stage_taps_h.divisor) - 1,
                        gemm.stage_taps_h, &remainder);
-  tile.first_slice = (tile.group * p.co_tiles + co_tile) * p.axis[2].tap_slices;
-  const long long first_plane = tile.n * p.groups + tile.group;
-  const Index input_volume = static_cast<Index>(p.axis[0].input) *
-                             static_cast<Index>(p.axis[1].input) *
-                             static_cast<Index>(p.axis[2].input);
-  const Index output_volume = static_cast<Index>(p.axis[0].output) *
-                              static_cast<Index>(p.axis[1].output) *
-                              static_cast<Index>(p.axis[2].output);
-  tile.x_offset = first_plane * p.in_channels * input_volume;
-  tile.y_offset = (first_plane * p.out_channels + tile.first_co) * output_volume;
-  return tile;
-}
 
-/// Loads a description 16 bytes at a time.
-__device__ inline BlockTile load_block_tile(unsigned address) {
-  constexpr int kVectors = sizeof(BlockTile) / sizeof(uint4);
-  uint4 vector[kVectors];
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    vector[i] = load_shared(address + i * static_cast<unsigned>(sizeof(uint4)), uint4());
-  }
-  BlockTile tile;
-  memcpy(&tile, vector, sizeof tile);
+  // Taps along height of the phases that are packed before this one.
+  Index longer_phases;
+  const Index least_taps =
+      divmod(static_cast<Index>(p.axis[1].kernel), p.axis[1].tap_step_divmod, &longer_phases);
+  const Index taps_before =
+      phase[1].first_tap * least_taps + min(phase[1].first_tap, longer_phases);
+  tile.weights =
+      (tile.group * p.co_tiles + co_tile) * p.axis[2].tap_slices * slice_fragments +
+      (phase[0].first_tap * p.axis[1].kernel + taps_before) * step_fragments(p) * k_steps_of(p);
+  const long long first_plane = tile.n * p.groups + tile.group;
+  tile.x_offset = first_plane * p.in_channels *
+                  (static_cast<Index>(p.axis[0].input) * static_cast<Index>(p.axis[1].input) *
+                   static_cast<Index>(p.axis[2].input));
+  tile.y_offset = (first_plane * p.out_channels + tile.first_co) *
+                  (static_cast<Index>(p.axis[0].output) * static_cast<Index>(p.axis[1].output) *
+                   static_cast<Index>(p.axis[2].output));
   return tile;
 }
 
@@ -325,14 +329,13 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   const Index kernel_h = static_cast<Index>(p.axis[1].kernel);
   const Index dilation_w = static_cast<Index>(p.axis[2].dilation);
   const Index padding_w = static_cast<Index>(p.axis[2].padding);
-  const Index k_steps = (in_channels + TensorMath::kStepK - 1) / TensorMath::kStepK;
+  const Index k_steps = k_steps_of(p);
   const Accumulator empty = empty_sum(p);
 
   const int tile_d = static_cast<int>(p.axis[0].tile);
   const int tile_h = static_cast<int>(p.axis[1].tile);
   const int tile_w = static_cast<int>(p.axis[2].tile);
   const int rows = tile_d * tile_h;
-  const int m_tiles = gemm.m_tiles;
   const int stage_steps = gemm.stage_steps;
   const Index stage_channels = stage_steps * TensorMath::kStepK;
   const Index stage_taps_h = static_cast<Index>(gemm.stage_taps_h.divisor);
@@ -340,7 +343,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   const int pitch = gemm.channel_pitch * kElementBytes;
   const int step_h = static_cast<int>(p.axis[1].input_step);
   const int stages = gemm.stages;
-  const int fragments = m_tiles * kParts * 32;  // of one k step and one tap along height
+  const int fragments = step_fragments(p);
+  const long long slice_fragments = p.axis[0].kernel * k_steps * kernel_h * fragments;
 
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32);
@@ -348,8 +352,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   const int warp_n = divmod(warp, gemm.warps_m, &warp_m);
 
   // Where this warp's tiles of 8 inputs are.
-  int tile_position[kWarpNTiles];  // first, of all rows; negative past the last row
-  int tile_offset[kWarpNTiles];    // bytes inside a stage, for the last tap along height
+  int tile_offset[kWarpNTiles];  // bytes inside a stage, for the last tap along height
   int place;
   int row = divmod(warp_n * kWarpNTiles, gemm.row_tiles, &place);
   int h;
@@ -358,7 +361,6 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
 #pragma unroll
   for (int i = 0; i < kWarpNTiles; ++i) {
     const bool exists = row < rows;
-    tile_position[i] = exists ? row * tile_w + 8 * place : -1;
     tile_offset[i] = exists ? ((d * stage_rows_h + h) * tile_w + 8 * place) * kElementBytes : 0;
     if (exists) {
       warp_rows.end_d = d + 1;
@@ -383,19 +385,19 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   BlockTile* const shared_tile = reinterpret_cast<BlockTile*>(shared + gemm.block_tile);
   for (long long index = blockIdx.x; index < p.tiles; index += gridDim.x) {
     __syncthreads();  // the products and the description of the previous tile have been used
-    if (threadIdx.x == 0) *shared_tile = block_tile(static_cast<Index>(index), p);
+    if (threadIdx.x == 0) {
+      *shared_tile = block_tile(static_cast<Index>(index), slice_fragments, p);
+    }
     __syncthreads();  // the description is complete
-    const BlockTile tile = load_block_tile(shared_address(shared_tile));
+    const BlockTile tile = *shared_tile;
     const Taps taps_h = tile.taps[1];
-    const int co_count = static_cast<int>(
-        min(static_cast<Index>(gemm.co_tile.divisor), out_channels - tile.first_co));
     const Index end_output =
-        min(tile.first_output + static_cast<Index>(gemm.segment.divisor), output_w);
+        min(tile.output[2] + static_cast<Index>(gemm.segment.divisor), output_w);
     // Rows outside the input hold zeros: a warp skips the taps that meet no other.
     const Taps warp_taps[2] = {
-        taps_in_reach(p.axis[0], tile.phase[0], tile.first_position[0] + warp_rows.first_d,
+        taps_in_reach(p.axis[0], tile.taps[0].end, tile.lowest[0] + warp_rows.first_d,
                       warp_rows.end_d - warp_rows.first_d),
-        taps_in_reach(p.axis[1], tile.phase[1], tile.first_position[1] + warp_rows.first_h,
+        taps_in_reach(p.axis[1], taps_h.end, tile.lowest[1] + warp_rows.first_h,
                       warp_rows.end_h - warp_rows.first_h)};
 
     const Index slices = static_cast<Index>(p.axis[2].tap_slices);
@@ -405,7 +407,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
                                 static_cast<Index>(p.axis[2].kernel));
       Index remainder;
       // The first input that the segment needs, moved down to a multiple of 8 for wide copies.
-      const Index lowest = tile.first_output + padding_w - (end_tap - 1) * dilation_w;
+      const Index lowest = tile.output[2] + padding_w - (end_tap - 1) * dilation_w;
       const Index first_input =
           (lowest > 0 ? divmod(lowest, p.axis[2].stride_divmod, &remainder) : 0) &
           ~static_cast<Index>(7);
@@ -423,37 +425,34 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       }
 
       const Index stage_count = has_inputs ? tile.stages : 0;
-      const uint4* const slice_weights =
-          packed + (tile.first_slice + slice) * (p.axis[0].kernel * k_steps * kernel_h * fragments);
+      const uint4* const weights = packed + (tile.weights + slice * slice_fragments);
 
       const auto load_stage = [&](const StageOfK& k, int buffer) {
         unsigned char* const memory = shared + buffer * gemm.stage_bytes;
         const int taps = static_cast<int>(min(stage_taps_h, taps_h.end - k.tap_h));
         XStage stage;
         stage.channel = k.channel;
-        stage.first[0] = tile.phase[0].origin + tile.first_position[0] -
-                         k.tap_d * static_cast<Index>(p.axis[0].input_step);
-        stage.first[1] =
-            tile.phase[1].origin + tile.first_position[1] - (k.tap_h + taps - 1) * step_h;
+        stage.first[0] = tile.lowest[0] - k.tap_d * static_cast<Index>(p.axis[0].input_step);
+        stage.first[1] = tile.lowest[1] - (k.tap_h + taps - 1) * step_h;
         stage.first[2] = first_input;
         stage.rows_h = tile_h + (taps - 1) * step_h;
         load_x(reinterpret_cast<Element*>(memory), x + tile.x_offset, p, stage,
                static_cast<int>(stage_channels));
         uint4* const target = reinterpret_cast<uint4*>(memory + gemm.stage_weights);
-        const Index kd = tile.phase[0].first_tap + k.tap_d * static_cast<Index>(p.axis[0].tap_step);
+        const Index kd = k.tap_d * static_cast<Index>(p.axis[0].tap_step);
         const Index first_step = k.channel / TensorMath::kStepK;
         const int steps =
             static_cast<int>(min(static_cast<Index>(stage_steps), k_steps - first_step));
         const uint4* const source =
-            slice_weights + static_cast<long long>((kd * kernel_h + tile.taps_before) * k_steps +
-                                                   first_step * tile.phase[1].taps + k.tap_h) *
-                                fragments;
-        if (taps == tile.phase[1].taps) {
+            weights +
+            static_cast<long long>(kd * kernel_h * k_steps + first_step * tile.taps_h + k.tap_h) *
+                fragments;
+        if (taps == tile.taps_h) {
           load_fragments(target, source, steps * taps * fragments);
         } else {
           for (int step = 0; step < steps; ++step) {
             load_fragments(target + step * taps * fragments,
-                           source + static_cast<long long>(step * tile.phase[1].taps) * fragments,
+                           source + static_cast<long long>(step * tile.taps_h) * fragments,
                            taps * fragments);
           }
         }
@@ -462,7 +461,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       const auto multiply_stage = [&](const StageOfK& k, int buffer) {
         if (k.tap_d < warp_taps[0].begin || k.tap_d >= warp_taps[0].end) return;
         const unsigned x_tile = shared_address(shared + buffer * gemm.stage_bytes);
-        const unsigned weights =
+        const unsigned own_weights =
             x_tile + static_cast<unsigned>(gemm.stage_weights) +
             static_cast<unsigned>(sizeof(uint4)) * (warp_m * kWarpMTiles * kParts * 32 + lane);
         const int taps = static_cast<int>(min(stage_taps_h, taps_h.end - k.tap_h));
@@ -477,8 +476,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
             TensorMath::XFragment fragment[kWarpNTiles];
             TensorMath::load(step_x + (taps - 1 - tap) * step_h * tile_w * kElementBytes, pitch,
                              tile_offset, fragment);
-            const unsigned tap_weights =
-                weights + static_cast<unsigned>(sizeof(uint4)) * ((step * taps + tap) * fragments);
+            const unsigned tap_weights = own_weights + static_cast<unsigned>(sizeof(uint4)) *
+                                                           ((step * taps + tap) * fragments);
 #pragma unroll
             for (int m = 0; m < kWarpMTiles; ++m) {
               uint4 part[kParts];
@@ -529,6 +528,10 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       }
 
       ChannelVector* const sums = reinterpret_cast<ChannelVector*>(shared + gemm.sums);
+      // Loaded again, so that it takes no registers while products are summed.
+      const BlockTile tile = *shared_tile;
+      const int co_count = static_cast<int>(
+          min(static_cast<Index>(gemm.co_tile.divisor), out_channels - tile.first_co));
       const unsigned products = shared_address(shared);
       const int product_pitch = gemm.product_pitch;
       const int product_bytes = product_pitch * static_cast<int>(sizeof(Accumulator));
@@ -543,13 +546,12 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       int remaining;
       const int parts = divmod(co_count + sum_channels - 1, gemm.sum_channels, &remaining);
       for (int first_row = 0; first_row < rows; first_row += pass_rows) {
+        const int positions = min(pass_rows, rows - first_row) * tile_w;
         __syncthreads();  // the stages, or the products of the previous pass, have been used
 #pragma unroll
         for (int i = 0; i < kWarpNTiles; ++i) {
-          const int position = tile_position[i] - first_row * tile_w;
-          // Of another pass, or of no row.
-          if (static_cast<unsigned>(position) >= static_cast<unsigned>(pass_rows * tile_w))
-            continue;
+          const int position = 8 * (warp_n * kWarpNTiles + i) - first_row * tile_w;
+          if (position < 0 || position >= positions) continue;
           Accumulator* const even = own_product + position * product_pitch;
           Accumulator* const odd = even + product_pitch;
 #pragma unroll
@@ -569,11 +571,9 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
           const int part = divmod(divmod(e, gemm.segment, &place), gemm.pass_rows, &row);
           int h;
           const int d = divmod(first_row + row, gemm.tile_h, &h);
-          const Index output[3] = {tile.phase_index[0] + (tile.first_position[0] + d) *
-                                                             static_cast<Index>(p.axis[0].stride),
-                                   tile.phase_index[1] + (tile.first_position[1] + h) *
-                                                             static_cast<Index>(p.axis[1].stride),
-                                   tile.first_output + place};
+          const Index output[3] = {tile.output[0] + d * static_cast<Index>(p.axis[0].stride),
+                                   tile.output[1] + h * static_cast<Index>(p.axis[1].stride),
+                                   tile.output[2] + place};
           if (first_row + row >= rows || output[0] >= p.axis[0].output || output[1] >= output_h ||
               output[2] >= end_output) {
             continue;
