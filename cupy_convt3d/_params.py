@@ -66,6 +66,7 @@ GEMM_PARAMS = np.dtype(
         ("pass_rows", FAST_DIVMOD),
         ("product_pitch", np.int32),
         ("sum_channels", FAST_DIVMOD),
+        ("output_taps", np.int32),
         ("sums", np.int32),
         ("block_tile", np.int32),
         ("part_m_tiles", np.int32),

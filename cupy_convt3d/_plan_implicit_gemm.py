@@ -20,6 +20,8 @@ from cupy_convt3d._tensor_core import (
     copy_bytes,
 )
 
+#: Bytes of an ``OutputTaps`` of the kernel.
+OUTPUT_TAPS_BYTES = 8
 #: Bytes that are kept for the ``BlockTile`` of the kernel.
 BLOCK_TILE_BYTES = 256
 
@@ -79,6 +81,7 @@ class SharedLayout:
     stage_weights: int
     stage_bytes: int
     product_pitch: int
+    output_taps: int
     sums: int
     block_tile: int
     total: int
@@ -98,7 +101,8 @@ def shared_layout(problem: Problem, dtype: KernelDtype, config: GemmConfig) -> S
     # 4 products of consecutive inputs: 4 elements modulo 8 keep both out of each other's banks.
     product = 16 * config.m_tiles + 4
     products = config.pass_rows * config.tile_w * product * dtype.accumulator_bytes
-    sums = max(config.stages * stage_bytes, products)
+    sums = max(config.stages * stage_bytes, products + OUTPUT_TAPS_BYTES * config.segment)
+    sums += -sums % 16
     block_tile = sums
     if config.tap_slice < problem.kernel[2]:
         block_tile += config.co_tile * config.rows * config.segment * dtype.accumulator_bytes
@@ -108,6 +112,7 @@ def shared_layout(problem: Problem, dtype: KernelDtype, config: GemmConfig) -> S
         stage_weights,
         stage_bytes,
         product,
+        products,
         sums,
         block_tile,
         block_tile + BLOCK_TILE_BYTES,
@@ -348,6 +353,7 @@ def plan_implicit_gemm(
         ("copy_channels", max(1, config.threads // copies)),
         ("channel_pitch", layout.channel_pitch),
         ("product_pitch", layout.product_pitch),
+        ("output_taps", layout.output_taps),
         ("sums", layout.sums),
         ("block_tile", layout.block_tile),
     ):

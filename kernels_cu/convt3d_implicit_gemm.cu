@@ -117,6 +117,7 @@ struct alignas(16) BlockTile {
   long long weights;   // fragments before those of tap 0 of the phase, of the first slice
   long long x_offset;  // of the first channel of the sample and group
   long long y_offset;  // of the first output channel
+  Index output_volume;
 };
 static_assert(sizeof(BlockTile) <= 256, "cupy_convt3d/_plan_implicit_gemm.py keeps 256 bytes");
 
@@ -169,9 +170,9 @@ __device__ inline BlockTile block_tile(Index index, long long slice_fragments, c
   tile.x_offset = first_plane * p.in_channels *
                   (static_cast<Index>(p.axis[0].input) * static_cast<Index>(p.axis[1].input) *
                    static_cast<Index>(p.axis[2].input));
-  tile.y_offset = (first_plane * p.out_channels + tile.first_co) *
-                  (static_cast<Index>(p.axis[0].output) * static_cast<Index>(p.axis[1].output) *
-                   static_cast<Index>(p.axis[2].output));
+  tile.output_volume = static_cast<Index>(p.axis[0].output) * static_cast<Index>(p.axis[1].output) *
+                       static_cast<Index>(p.axis[2].output);
+  tile.y_offset = (first_plane * p.out_channels + tile.first_co) * tile.output_volume;
   return tile;
 }
 
@@ -183,44 +184,39 @@ struct WarpRows {
   int end_h;
 };
 
-/// Which part of gemm_k a stage holds: tap of the phase along depth, channel, taps along height.
+/// Which part of gemm_k a stage holds: tap of the phase along depth, k step, taps along height.
 struct StageOfK {
   Index tap_d;
-  Index channel;
+  Index step;
   Index tap_h;
 
-  __device__ void advance(const Taps& taps_h, Index stage_taps_h, Index stage_channels,
-                          Index in_channels) {
+  __device__ void advance(const Taps& taps_h, Index stage_taps_h, int stage_steps, Index k_steps) {
     tap_h += stage_taps_h;
     if (tap_h < taps_h.end) return;
     tap_h = taps_h.begin;
-    channel += stage_channels;
-    if (channel < in_channels) return;
-    channel = 0;
+    step += stage_steps;
+    if (step < k_steps) return;
+    step = 0;
     ++tap_d;
   }
 };
 
-/// The products of one output of a row: `count` of them for each channel, `step` bytes apart.
-struct OutputTaps {
-  unsigned first;  // shared address
+/// The products of one output of a row: `count` of them for each channel.
+struct alignas(8) OutputTaps {
+  unsigned first;  // bytes from the start of the row's products
   int count;
-  int step;
 };
 
 /// Finds the products that make up an output, of the taps along W in [first_tap, end_tap).
 ///
-/// of_row       shared address of the products of the row, from input coordinate first_input up
+/// first_input  input that the products of a row begin with
 /// input_pitch  bytes from one input to the next; tap_pitch from one tap of the kernel to the next
-__device__ inline OutputTaps taps_of_output(const Params& p, Index output, Index first_tap,
-                                            Index end_tap, unsigned of_row, Index first_input,
-                                            int input_pitch, int tap_pitch) {
-  const AxisParams& axis = p.axis[2];
+__device__ inline OutputTaps taps_of_output(const AxisParams& axis, Index output, Index first_tap,
+                                            Index end_tap, Index first_input, int input_pitch,
+                                            int tap_pitch) {
   const Index tap_step = static_cast<Index>(axis.tap_step);
   const Index input_step = static_cast<Index>(axis.input_step);
-  OutputTaps taps{
-      of_row, 0,
-      static_cast<int>(tap_step) * tap_pitch - static_cast<int>(input_step) * input_pitch};
+  OutputTaps taps{0, 0};
   // As in phase_of_axis.
   Index residue;
   const Index quotient =
@@ -237,13 +233,13 @@ __device__ inline OutputTaps taps_of_output(const Params& p, Index output, Index
     tap += skipped * tap_step;
     input -= skipped * input_step;
   }
-  while (tap < end_tap && input >= axis.input) {
+  while (tap < end_tap && input >= static_cast<Index>(axis.input)) {
     tap += tap_step;
     input -= input_step;
   }
   if (tap >= end_tap || input < 0) return taps;
-  taps.first += static_cast<int>(input - first_input) * input_pitch +
-                static_cast<int>(tap - first_tap) * tap_pitch;
+  taps.first = static_cast<unsigned>(static_cast<int>(input - first_input) * input_pitch +
+                                     static_cast<int>(tap - first_tap) * tap_pitch);
   for (; tap < end_tap && input >= 0; tap += tap_step) {
     ++taps.count;
     input -= input_step;
@@ -317,15 +313,15 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
                           Element* __restrict__ y, const __grid_constant__ Params p) {
   constexpr int kParts = TensorMath::kParts;
   constexpr int kElementBytes = static_cast<int>(sizeof(Element));
+  constexpr int kSumBytes = static_cast<int>(sizeof(Accumulator));
   unsigned char* const shared = dynamic_shared_memory();
   const GemmParams& gemm = p.gemm;
 
-  const Index in_channels = static_cast<Index>(p.in_channels);
   const Index out_channels = static_cast<Index>(p.out_channels);
   const Index input_w = static_cast<Index>(p.axis[2].input);
   const Index output_h = static_cast<Index>(p.axis[1].output);
   const Index output_w = static_cast<Index>(p.axis[2].output);
-  const Index output_volume = static_cast<Index>(p.axis[0].output) * output_h * output_w;
+  const Index output_d = static_cast<Index>(p.axis[0].output);
   const Index kernel_h = static_cast<Index>(p.axis[1].kernel);
   const Index dilation_w = static_cast<Index>(p.axis[2].dilation);
   const Index padding_w = static_cast<Index>(p.axis[2].padding);
@@ -337,7 +333,6 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   const int tile_w = static_cast<int>(p.axis[2].tile);
   const int rows = tile_d * tile_h;
   const int stage_steps = gemm.stage_steps;
-  const Index stage_channels = stage_steps * TensorMath::kStepK;
   const Index stage_taps_h = static_cast<Index>(gemm.stage_taps_h.divisor);
   const int stage_rows_h = static_cast<int>(gemm.stage_rows_h.divisor);
   const int pitch = gemm.channel_pitch * kElementBytes;
@@ -431,21 +426,19 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         unsigned char* const memory = shared + buffer * gemm.stage_bytes;
         const int taps = static_cast<int>(min(stage_taps_h, taps_h.end - k.tap_h));
         XStage stage;
-        stage.channel = k.channel;
+        stage.channel = k.step * TensorMath::kStepK;
         stage.first[0] = tile.lowest[0] - k.tap_d * static_cast<Index>(p.axis[0].input_step);
         stage.first[1] = tile.lowest[1] - (k.tap_h + taps - 1) * step_h;
         stage.first[2] = first_input;
         stage.rows_h = tile_h + (taps - 1) * step_h;
         load_x(reinterpret_cast<Element*>(memory), x + tile.x_offset, p, stage,
-               static_cast<int>(stage_channels));
+               stage_steps * TensorMath::kStepK);
         uint4* const target = reinterpret_cast<uint4*>(memory + gemm.stage_weights);
         const Index kd = k.tap_d * static_cast<Index>(p.axis[0].tap_step);
-        const Index first_step = k.channel / TensorMath::kStepK;
-        const int steps =
-            static_cast<int>(min(static_cast<Index>(stage_steps), k_steps - first_step));
+        const int steps = static_cast<int>(min(static_cast<Index>(stage_steps), k_steps - k.step));
         const uint4* const source =
             weights +
-            static_cast<long long>(kd * kernel_h * k_steps + first_step * tile.taps_h + k.tap_h) *
+            static_cast<long long>(kd * kernel_h * k_steps + k.step * tile.taps_h + k.tap_h) *
                 fragments;
         if (taps == tile.taps_h) {
           load_fragments(target, source, steps * taps * fragments);
@@ -468,8 +461,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         const int first =
             static_cast<int>(max(warp_taps[1].begin - k.tap_h, static_cast<Index>(0)));
         const int end = static_cast<int>(min(warp_taps[1].end - k.tap_h, static_cast<Index>(taps)));
-        const int steps = static_cast<int>(
-            min(static_cast<Index>(stage_steps), k_steps - k.channel / TensorMath::kStepK));
+        const int steps = static_cast<int>(min(static_cast<Index>(stage_steps), k_steps - k.step));
         for (int step = 0; step < steps; ++step) {
           const unsigned step_x = x_tile + step * TensorMath::kStepK * pitch;
           for (int tap = first; tap < end; ++tap) {
@@ -495,9 +487,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
 
       StageOfK loaded{tile.taps[0].begin, 0, taps_h.begin};
       StageOfK used = loaded;
-      const auto next = [&](StageOfK& k) {
-        k.advance(taps_h, stage_taps_h, stage_channels, in_channels);
-      };
+      const auto next = [&](StageOfK& k) { k.advance(taps_h, stage_taps_h, stage_steps, k_steps); };
       if (slice > 0) __syncthreads();  // the products of the previous slice have been used
       for (int s = 0; s < stages - 1; ++s) {
         if (s < stage_count) {
@@ -533,14 +523,19 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       const int co_count = static_cast<int>(
           min(static_cast<Index>(gemm.co_tile.divisor), out_channels - tile.first_co));
       const unsigned products = shared_address(shared);
-      const int product_pitch = gemm.product_pitch;
-      const int product_bytes = product_pitch * static_cast<int>(sizeof(Accumulator));
+      const int product_bytes = gemm.product_pitch * kSumBytes;
       const int pass_rows = static_cast<int>(gemm.pass_rows.divisor);
-      // This lane's first product of a tile at position 0.
-      Accumulator* const own_product = reinterpret_cast<Accumulator*>(shared) +
-                                       lane % 4 * 2 * product_pitch + warp_m * kWarpMTiles * 16 +
-                                       lane / 4;
+      // Bytes from the start of shared memory to this lane's first product of the warp's first
+      // tile.
+      const int own_product = (8 * warp_n * kWarpNTiles + lane % 4 * 2) * product_bytes +
+                              (warp_m * kWarpMTiles * 16 + lane / 4) * kSumBytes;
       const int segment_outputs = static_cast<int>(gemm.segment.divisor);
+      // The same for all rows and channels of an output position, and found once.
+      OutputTaps* const output_taps = reinterpret_cast<OutputTaps*>(shared + gemm.output_taps);
+      const int tap_pitch = static_cast<int>(gemm.co_tile.divisor) * kSumBytes;
+      const int tap_bytes = static_cast<int>(p.axis[2].tap_step) * tap_pitch -
+                            static_cast<int>(p.axis[2].input_step) * product_bytes;
+      const int row_bytes = tile_w * product_bytes;
       const int sum_channels = static_cast<int>(gemm.sum_channels.divisor);
       const int co_tile_size = static_cast<int>(gemm.co_tile.divisor);
       int remaining;
@@ -552,14 +547,22 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         for (int i = 0; i < kWarpNTiles; ++i) {
           const int position = 8 * (warp_n * kWarpNTiles + i) - first_row * tile_w;
           if (position < 0 || position >= positions) continue;
-          Accumulator* const even = own_product + position * product_pitch;
-          Accumulator* const odd = even + product_pitch;
+          Accumulator* const even = reinterpret_cast<Accumulator*>(
+              shared + own_product + (8 * i - first_row * tile_w) * product_bytes);
+          Accumulator* const odd = even + gemm.product_pitch;
 #pragma unroll
           for (int m = 0; m < kWarpMTiles; ++m) {
             even[16 * m] = sum[m][i][0];
             odd[16 * m] = sum[m][i][1];
             even[16 * m + 8] = sum[m][i][2];
             odd[16 * m + 8] = sum[m][i][3];
+          }
+        }
+        if (first_row == 0) {
+          for (int place = static_cast<int>(threadIdx.x); place < segment_outputs;
+               place += static_cast<int>(blockDim.x)) {
+            output_taps[place] = taps_of_output(p.axis[2], tile.output[2] + place, first_tap,
+                                                end_tap, first_input, product_bytes, tap_pitch);
           }
         }
         __syncthreads();  // the products of the pass are complete
@@ -574,20 +577,19 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
           const Index output[3] = {tile.output[0] + d * static_cast<Index>(p.axis[0].stride),
                                    tile.output[1] + h * static_cast<Index>(p.axis[1].stride),
                                    tile.output[2] + place};
-          if (first_row + row >= rows || output[0] >= p.axis[0].output || output[1] >= output_h ||
+          if (first_row + row >= rows || output[0] >= output_d || output[1] >= output_h ||
               output[2] >= end_output) {
             continue;
           }
-          const OutputTaps taps = taps_of_output(
-              p, output[2], first_tap, end_tap,
-              products + static_cast<unsigned>(row * tile_w * product_bytes), first_input,
-              product_bytes, static_cast<int>(gemm.co_tile.divisor * sizeof(Accumulator)));
+          const OutputTaps taps = output_taps[place];
+          const unsigned first_product =
+              products + static_cast<unsigned>(row * row_bytes) + taps.first;
           const OutputRow target{
               tile.n,
               tile.group,
               {output[0], output[1], output[2]},
               y + tile.y_offset + ((output[0] * output_h + output[1]) * output_w + output[2]),
-              output_volume};
+              tile.output_volume};
           // Of the slices so far.
           const auto kept_sums = [&](int channel) {
             const int position = (first_row + row) * segment_outputs + place;
@@ -597,7 +599,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
           for (int channel = part * sum_channels; channel < end_channel; channel += kSumChannels) {
             const int channels = min(end_channel - channel, kSumChannels);
             ChannelVector total;
-            unsigned source = taps.first + static_cast<unsigned>(channel * sizeof(Accumulator));
+            unsigned source = first_product + static_cast<unsigned>(channel * kSumBytes);
             load_products(source, total.channel);
             int left = taps.count;
             if (__builtin_expect((left == 0) | (slice > 0), false)) {
@@ -605,7 +607,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
               for (int c = 0; c < kSumChannels; ++c) total.channel[c] = empty;
               if (slice > 0) total = *kept_sums(channel);
             } else {
-              source += taps.step;
+              source += tap_bytes;
               --left;
             }
 #pragma unroll 1
@@ -616,7 +618,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
               for (int c = 0; c < kSumChannels; ++c) {
                 total.channel[c] = total.channel[c] + value.channel[c];
               }
-              source += taps.step;
+              source += tap_bytes;
             }
             if (slice + 1 < slices) {
               *kept_sums(channel) = total;

@@ -58,7 +58,8 @@ struct GemmParams {
   FastDivmod pass_rows;     // output rows that are summed at a time
   int product_pitch;        // elements from the products of one input to those of the next
   FastDivmod sum_channels;  // that a thread of the epilogue sums for one output
-  int sums;                 // bytes from the start of shared memory to the sums of tap slices
+  int output_taps;          // bytes from the start of shared memory to the taps of the outputs
+  int sums;                 // the same to the sums of tap slices
   int block_tile;           // the same to the description of what the block computes
   // Depth to space.
   int part_m_tiles;   // m tiles of a block
