@@ -37,7 +37,7 @@ def test_sizes() -> None:
     # sizeof is checked by a static_assert in every variant; a kernel takes 4 KiB of parameters at
     # most.
     assert FAST_DIVMOD.itemsize == 16
-    assert AXIS_PARAMS.itemsize == 16 * 8 + 3 * 16
+    assert AXIS_PARAMS.itemsize == 16 * 8 + 7 * 16
     assert PARAMS.itemsize == 3 * AXIS_PARAMS.itemsize + 12 * 8 + 16 + GEMM_PARAMS.itemsize
     assert PARAMS.itemsize < 4096 - 5 * 8
 
