@@ -27,6 +27,10 @@ AXIS_PARAMS = np.dtype(
         ("input_step", np.int64),
         ("inverse", np.int64),
         ("phases", np.int64),
+        ("stride_divmod", FAST_DIVMOD),
+        ("gcd_divmod", FAST_DIVMOD),
+        ("tap_step_divmod", FAST_DIVMOD),
+        ("input_step_divmod", FAST_DIVMOD),
         ("positions", FAST_DIVMOD),
         ("tile", np.int64),
         ("tiles", np.int64),
@@ -43,12 +47,13 @@ GEMM_PARAMS = np.dtype(
     [
         ("co_tile", FAST_DIVMOD),
         ("m_tiles", np.int32),
-        ("warps_m", np.int32),
+        ("warps_m", FAST_DIVMOD),
         ("row_tiles", FAST_DIVMOD),
         ("tile_h", FAST_DIVMOD),
         ("segment", FAST_DIVMOD),
         ("stage_steps", np.int32),
-        ("stage_taps_h", np.int32),
+        ("stage_taps_h", FAST_DIVMOD),
+        ("stages_c", np.int32),
         ("stages", np.int32),
         ("stage_bytes", np.int32),
         ("stage_weights", np.int32),
@@ -56,16 +61,21 @@ GEMM_PARAMS = np.dtype(
         ("row_copies", FAST_DIVMOD),
         ("copies", FAST_DIVMOD),
         ("copy_elements", np.int32),
+        ("copy_channels", np.int32),
         ("channel_pitch", np.int32),
         ("pass_rows", FAST_DIVMOD),
         ("product_pitch", np.int32),
-        ("sum_channels", np.int32),
+        ("sum_channels", FAST_DIVMOD),
+        ("output_taps", np.int32),
         ("sums", np.int32),
+        ("block_tile", np.int32),
         ("part_m_tiles", np.int32),
         ("taps_h", FAST_DIVMOD),
-        ("stride_w", FAST_DIVMOD),
-        ("gcd_w", FAST_DIVMOD),
-        ("tap_step_w", FAST_DIVMOD),
+        ("co_tiles", FAST_DIVMOD),
+        ("segments", FAST_DIVMOD),
+        ("phases", FAST_DIVMOD, (2,)),
+        ("boxes", FAST_DIVMOD, (2,)),
+        ("groups", FAST_DIVMOD),
     ],
     align=True,
 )
@@ -98,14 +108,14 @@ INDEX32_LIMIT = 2**31 - 1
 def fast_divmod(divisor: int) -> tuple[int, int, int]:
     """Return the fields of a ``FastDivmod`` (``kernels_cu/fast_divmod.cuh``).
 
-    With ``l = ceil(log2 d)`` the multiplier is ``ceil(2**(31 + l) / d)``; it fits 32 bits and ``(n
-    * multiplier) >> (31 + l) == n // d`` for ``0 <= n < 2**31``. A divisor of 2**31 or more only
+    With ``l = ceil(log2 d)`` the multiplier is ``ceil(2**(31 + l) / d)``; it fits 32 bits and ``(2n
+    * multiplier) >> (32 + l) == n // d`` for ``0 <= n < 2**31``. A divisor of 2**31 or more only
     occurs with 64-bit indices, which divide.
     """
     if divisor > INDEX32_LIMIT:
         return divisor, 0, 0
-    shift = 31 + (divisor - 1).bit_length()
-    return divisor, -(-(1 << shift) // divisor), shift
+    shift = (divisor - 1).bit_length()
+    return divisor, -(-(1 << (31 + shift)) // divisor), shift
 
 
 def common_params(
@@ -140,6 +150,8 @@ def _fill_axis(target: Any, axis: Axis) -> None:
     ):
         target[field] = getattr(axis, field)
     target["positions"] = fast_divmod(axis.positions)
+    for field in ("stride", "gcd", "tap_step", "input_step"):
+        target[f"{field}_divmod"] = fast_divmod(getattr(axis, field))
     # Fields that only the scatter fills must still be valid divisors.
     for field in ("tile_divmod", "box"):
         target[field] = fast_divmod(1)
@@ -159,6 +171,8 @@ def index_bits(problem: Problem, *counts: int) -> int:
         x_elements + stray,
         _product(problem.weight_shape),
         _product(problem.y_shape) + stray,
+        # Products on the way to the first tap of a phase.
+        *(axis.stride * axis.tap_step for axis in axes(problem)),
         *counts,
     )
     return 32 if largest <= INDEX32_LIMIT else 64

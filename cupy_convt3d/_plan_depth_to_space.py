@@ -146,21 +146,23 @@ def plan_depth_to_space(
     params["axis"][2]["tile"] = config.positions
     params["axis"][2]["tiles"] = position_tiles
     gemm = params["gemm"]
+    copies = config.positions * dtype.itemsize // unit
     for name, divisor in (
         ("co_tile", co_tiles_of(problem)),
         ("taps_h", problem.kernel[1]),
-        ("copies", config.positions * dtype.itemsize // unit),
+        ("copies", copies),
+        ("warps_m", config.warps_m),
     ):
         gemm[name] = fast_divmod(divisor)
     for name, value in (
         ("m_tiles", m_tiles),
         ("part_m_tiles", config.part_m_tiles),
-        ("warps_m", config.warps_m),
         ("stage_steps", config.stage_steps),
         ("stages", config.stages),
         ("stage_bytes", stage_bytes),
         ("stage_weights", inputs),
         ("copy_elements", unit // dtype.itemsize),
+        ("copy_channels", max(1, config.threads // copies)),
         ("channel_pitch", pitch // dtype.itemsize),
     ):
         gemm[name] = value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import gcd
 
 from cupy_convt3d._activation import NO_ACTIVATION, Activation
 from cupy_convt3d._dtypes import KernelDtype
@@ -19,8 +20,12 @@ from cupy_convt3d._tensor_core import (
     copy_bytes,
 )
 
-#: Output channels that the epilogue sums at a time (``kSumChannels``).
+#: What the output channels of a block are a multiple of.
 SUM_CHANNELS = 8
+#: Bytes of an ``OutputTaps`` of the kernel.
+OUTPUT_TAPS_BYTES = 8
+#: Bytes that are kept for the ``BlockTile`` of the kernel.
+BLOCK_TILE_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,9 @@ class SharedLayout:
     stage_weights: int
     stage_bytes: int
     product_pitch: int
+    output_taps: int
     sums: int
+    block_tile: int
     total: int
 
 
@@ -91,17 +98,21 @@ def shared_layout(problem: Problem, dtype: KernelDtype, config: GemmConfig) -> S
     # 4 products of consecutive inputs: 4 elements modulo 8 keep both out of each other's banks.
     product = 16 * config.m_tiles + 4
     products = config.pass_rows * config.tile_w * product * dtype.accumulator_bytes
-    sums = max(config.stages * stage_bytes, products)
-    total = sums
+    sums = max(config.stages * stage_bytes, products + OUTPUT_TAPS_BYTES * config.segment)
+    sums += -sums % 16
+    block_tile = sums
     if config.tap_slice < problem.kernel[2]:
-        total += config.co_tile * config.rows * config.segment * dtype.accumulator_bytes
+        block_tile += config.co_tile * config.rows * config.segment * dtype.accumulator_bytes
+    block_tile += -block_tile % 16
     return SharedLayout(
         channel // dtype.itemsize,
         stage_weights,
         stage_bytes,
         product,
+        products,
         sums,
-        total,
+        block_tile,
+        block_tile + BLOCK_TILE_BYTES,
     )
 
 
@@ -116,8 +127,7 @@ def inputs_of_segment(axis: Axis, segment: int, tap_slice: int) -> int:
 
 def needs_64_bits(problem: Problem) -> bool:
     """Whether offsets inside a sample pass 31 bits."""
-    width = axes(problem)[2]
-    return index_bits(replace(problem, batch=1), width.stride * width.tap_step) == 64
+    return index_bits(replace(problem, batch=1)) == 64
 
 
 def _up_to_8(count: int) -> int:
@@ -220,6 +230,20 @@ def _sum_channels(config: GemmConfig) -> int:
     return min(range(SUM_CHANNELS, config.co_tile + 1, SUM_CHANNELS), key=cost)
 
 
+def _loaded_channels(config: GemmConfig) -> int:
+    """Return the channels that a thread of the epilogue holds at a time (``kSumChannels``)."""
+    return 16 if gcd(config.co_tile, config.sum_channels) % 16 == 0 else 8
+
+
+def _tiles_of_block(tiles: int) -> int:
+    """Return how many tiles a block computes one after the other.
+
+    That saves what a block works out once; blocks enough for many waves keep the card busy to the
+    end.
+    """
+    return min(4, max(1, tiles // 8192))
+
+
 def _even_share(total: int, most: int) -> int:
     """Return the size of the parts, of at most ``most``, that ``total`` is evenly cut into."""
     parts = -(-total // most)
@@ -292,6 +316,7 @@ def plan_implicit_gemm(
     params["tiles"] = tiles
     gemm = params["gemm"]
     row_copies = config.tile_w * dtype.itemsize // unit
+    copies = config.tile_d * rows_h * row_copies
     for name, divisor in (
         ("co_tile", config.co_tile),
         ("row_tiles", config.tile_w // 8),
@@ -299,26 +324,33 @@ def plan_implicit_gemm(
         ("segment", config.segment),
         ("stage_rows_h", rows_h),
         ("row_copies", row_copies),
-        ("copies", config.tile_d * rows_h * row_copies),
+        ("copies", copies),
         ("pass_rows", config.pass_rows),
-        ("stride_w", width.stride),
-        ("gcd_w", width.gcd),
-        ("tap_step_w", width.tap_step),
+        ("warps_m", config.warps_m),
+        ("stage_taps_h", config.stage_taps_h),
+        ("sum_channels", config.sum_channels),
+        ("co_tiles", co_tiles),
+        ("segments", segments),
+        ("groups", problem.groups),
     ):
         gemm[name] = fast_divmod(divisor)
+    for a, axis, count in ((0, depth, d_tiles), (1, height, h_tiles)):
+        gemm["phases"][a] = fast_divmod(axis.phases)
+        gemm["boxes"][a] = fast_divmod(count)
     for name, value in (
         ("m_tiles", config.m_tiles),
-        ("warps_m", config.warps_m),
         ("stage_steps", config.stage_steps),
-        ("stage_taps_h", config.stage_taps_h),
+        ("stages_c", -(-k_steps // config.stage_steps)),
         ("stages", config.stages),
         ("stage_bytes", layout.stage_bytes),
         ("stage_weights", layout.stage_weights),
         ("copy_elements", unit // dtype.itemsize),
+        ("copy_channels", max(1, config.threads // copies)),
         ("channel_pitch", layout.channel_pitch),
         ("product_pitch", layout.product_pitch),
-        ("sum_channels", config.sum_channels),
+        ("output_taps", layout.output_taps),
         ("sums", layout.sums),
+        ("block_tile", layout.block_tile),
     ):
         gemm[name] = value
 
@@ -328,8 +360,7 @@ def plan_implicit_gemm(
             replace(problem, batch=1),
             tiles,
             fragments,
-            # Products on the way to a tap along W, and to a step of rows that do not exist.
-            width.stride * width.tap_step,
+            # Steps to rows that do not exist.
             (config.rows + depth.output + height.output) * height.input_step,
         )
     pack_params = params.copy()
@@ -352,8 +383,9 @@ def plan_implicit_gemm(
             CONVT3D_MATH=math.number,
             CONVT3D_WARP_M_TILES=config.warp_m_tiles,
             CONVT3D_WARP_N_TILES=config.warp_n_tiles,
+            CONVT3D_SUM_CHANNELS=_loaded_channels(config),
         ),
-        grid=min(tiles, INDEX32_LIMIT),
+        grid=min(-(-tiles // _tiles_of_block(tiles)), INDEX32_LIMIT),
         block=config.threads,
         shared_bytes=layout.total,
         params=launch_params(params),

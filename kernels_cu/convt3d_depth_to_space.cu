@@ -60,15 +60,15 @@ __device__ inline void load_positions(Element* tile, const Element* __restrict__
   const GemmParams& gemm = p.gemm;
   const int copies = static_cast<int>(gemm.copies.divisor);
   const int threads = static_cast<int>(blockDim.x);
-  const int together = copies < threads ? threads / copies : 1;
+  const int together = gemm.copy_channels;
   for (int e = static_cast<int>(threadIdx.x); e < copies * together; e += threads) {
     int unit;
     const int channel = divmod(e, gemm.copies, &unit);
     const Index position = first + unit * gemm.copy_elements;
     const bool inside = position < volume;
     copy_channels(tile + channel * gemm.channel_pitch + unit * gemm.copy_elements,
-                  inside ? x + channel * volume + position : x, channel,
-                  inside ? static_cast<int>(p.in_channels) : 0, channels, together,
+                  inside ? x + channel * volume + position : x, inside, channel,
+                  static_cast<int>(p.in_channels), channels, together,
                   inside ? together * volume : 0, together * gemm.channel_pitch,
                   gemm.copy_elements);
   }
@@ -124,16 +124,16 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   const int pitch = gemm.channel_pitch * kElementBytes;
   const int k_steps = static_cast<int>((in_channels + TensorMath::kStepK - 1) / TensorMath::kStepK);
   const int k_stages = (k_steps + gemm.stage_steps - 1) / gemm.stage_steps;
-  const int stage_m = gemm.warps_m * kWarpMTiles;
+  const int stage_m = static_cast<int>(gemm.warps_m.divisor) * kWarpMTiles;
   const Index m_tiles = static_cast<Index>(gemm.m_tiles);
   // Vectors start at multiples of their size if rows do: a row has kTapsW * input outputs.
   const bool vectors =
       p.axis[2].input % 2 == 0 && reinterpret_cast<unsigned long long>(y) % 16 == 0;
 
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int warp_m = warp % gemm.warps_m;
-  const int warp_n = warp / gemm.warps_m;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  int warp_m;
+  const int warp_n = divmod(warp, gemm.warps_m, &warp_m);
 
   for (long long block = blockIdx.x; block < p.tiles; block += gridDim.x) {
     // Ranges of m tiles vary fastest: neighbouring blocks read the same inputs.

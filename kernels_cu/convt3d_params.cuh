@@ -18,6 +18,10 @@ struct AxisParams {
   long long input_step;  // dilation / gcd: how far that moves the input coordinate down
   long long inverse;     // of dilation / gcd, modulo tap_step
   long long phases;      // min(stride, output)
+  FastDivmod stride_divmod;
+  FastDivmod gcd_divmod;
+  FastDivmod tap_step_divmod;
+  FastDivmod input_step_divmod;
   FastDivmod positions;  // of a phase: ceil(output / stride)
   // Scatter tiles.
   long long tile;        // inputs of a block
@@ -33,33 +37,39 @@ struct AxisParams {
 /// of a phase along depth and height, and inputs along width; tap_slice taps along width are
 /// multiplied at a time.
 struct GemmParams {
-  FastDivmod co_tile;    // output channels of a block
-  int m_tiles;           // of 16 rows (tap along W, output channel), in a block
-  int warps_m;           // of a block, along m
-  FastDivmod row_tiles;  // of 8 inputs, in a row
-  FastDivmod tile_h;     // output rows of a block along height
-  FastDivmod segment;    // outputs of a block along width
-  int stage_steps;       // k steps of a stage
-  int stage_taps_h;      // taps along height of a stage
-  int stages;            // buffers of the pipeline, 2 to 4
+  FastDivmod co_tile;       // output channels of a block
+  int m_tiles;              // of 16 rows (tap along W, output channel), in a block
+  FastDivmod warps_m;       // of a block, along m
+  FastDivmod row_tiles;     // of 8 inputs, in a row
+  FastDivmod tile_h;        // output rows of a block along height
+  FastDivmod segment;       // outputs of a block along width
+  int stage_steps;          // k steps of a stage
+  FastDivmod stage_taps_h;  // taps along height of a stage
+  int stages_c;             // stages along the channels
+  int stages;               // buffers of the pipeline, 2 to 4
   int stage_bytes;
   int stage_weights;        // bytes from a stage's x tile to its weights
   FastDivmod stage_rows_h;  // input rows of a stage along height
   FastDivmod row_copies;    // asynchronous copies of a row
   FastDivmod copies;        // asynchronous copies of a channel
   int copy_elements;
-  int channel_pitch;     // elements from one channel of a stage to the next
-  FastDivmod pass_rows;  // output rows that are summed at a time
-  int product_pitch;     // elements from the products of one input to those of the next
-  int sum_channels;      // that a thread of the epilogue sums for one output
-  int sums;              // bytes from the start of shared memory to the sums of tap slices
+  int copy_channels;        // that the threads of a block copy at a time
+  int channel_pitch;        // elements from one channel of a stage to the next
+  FastDivmod pass_rows;     // output rows that are summed at a time
+  int product_pitch;        // elements from the products of one input to those of the next
+  FastDivmod sum_channels;  // that a thread of the epilogue sums for one output
+  int output_taps;          // bytes from the start of shared memory to the taps of the outputs
+  int sums;                 // the same to the sums of tap slices
+  int block_tile;           // the same to the description of what the block computes
   // Depth to space.
   int part_m_tiles;   // m tiles of a block
   FastDivmod taps_h;  // of the kernel along height
-  // Phases along width.
-  FastDivmod stride_w;
-  FastDivmod gcd_w;
-  FastDivmod tap_step_w;
+  // Blocks along each extent, those along depth and height in pairs.
+  FastDivmod co_tiles;
+  FastDivmod segments;
+  FastDivmod phases[2];
+  FastDivmod boxes[2];
+  FastDivmod groups;
 };
 
 struct Params {

@@ -12,12 +12,11 @@ __device__ inline double error_function_complement(double value) { return erfc(v
 __device__ inline float exponential(float value) { return expf(value); }
 __device__ inline double exponential(double value) { return exp(value); }
 
-/// Returns what is stored for a sum of products. NaN stays NaN for every activation.
+/// Returns the activation of a sum, bias included. NaN stays NaN for every activation.
 ///
 /// Assumes: no activation with complex sums.
 template <class Sum>
-__device__ inline Sum finish(Sum sum, Sum bias, const Params& p) {
-  const Sum value = sum + bias;
+__device__ inline Sum activate(Sum value, const Params& p) {
   if constexpr (kActivation == kRelu) {
     return value < Sum(0) ? Sum(0) : value;
   } else if constexpr (kActivation == kLeakyRelu) {
@@ -31,4 +30,10 @@ __device__ inline Sum finish(Sum sum, Sum bias, const Params& p) {
   } else {
     return value;
   }
+}
+
+/// Returns what is stored for a sum of products.
+template <class Sum>
+__device__ inline Sum finish(Sum sum, Sum bias, const Params& p) {
+  return activate(sum + bias, p);
 }

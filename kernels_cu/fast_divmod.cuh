@@ -7,7 +7,8 @@
 /// A divisor d with 1 <= d < 2^31 where 32-bit indices are used, any d >= 1 with 64-bit indices.
 struct FastDivmod {
   long long divisor;
-  /// ceil(2^shift / d) and 31 + ceil(log2 d): (n * multiplier) >> shift is n / d for 0 <= n < 2^31.
+  /// ceil(2^(31 + shift) / d) and ceil(log2 d): (2n * multiplier) >> (32 + shift) is n / d for
+  /// 0 <= n < 2^31.
   unsigned multiplier;
   unsigned shift;
 };
@@ -17,7 +18,7 @@ struct FastDivmod {
 /// Assumes: dividend >= 0.
 __device__ inline int divmod(int dividend, const FastDivmod& by, int* remainder) {
   const int quotient =
-      static_cast<int>((static_cast<unsigned long long>(dividend) * by.multiplier) >> by.shift);
+      static_cast<int>(__umulhi(2 * static_cast<unsigned>(dividend), by.multiplier) >> by.shift);
   *remainder = dividend - quotient * static_cast<int>(by.divisor);
   return quotient;
 }

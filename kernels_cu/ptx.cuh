@@ -66,14 +66,40 @@ __device__ inline uint4 load_shared(unsigned address, uint4) {
   return value;
 }
 
-/// Starts a copy of kBytes (4, 8 or 16) from global to shared memory, or of zeros if not `exists`.
+__device__ inline float4 load_shared(unsigned address, float4) {
+  float4 value;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(address));
+  return value;
+}
+
+__device__ inline double2 load_shared(unsigned address, double2) {
+  double2 value;
+  asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];" : "=d"(value.x), "=d"(value.y) : "r"(address));
+  return value;
+}
+
+/// Starts a copy of kBytes (4, 8 or 16) from global memory to a shared address.
 ///
-/// Assumes: both addresses are multiples of kBytes; `source` is an address of the array even where
-/// nothing is read.
+/// Assumes: both addresses are multiples of kBytes.
 template <int kBytes>
-__device__ inline void copy_async(void* target, const void* source, bool exists) {
-  const unsigned address = shared_address(target);
-  const int bytes = exists ? kBytes : 0;
+__device__ inline void copy_async(unsigned address, const void* source) {
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(source)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(source),
+                 "n"(kBytes)
+                 : "memory");
+  }
+}
+
+/// The same for `bytes` of them, followed by zeros.
+///
+/// Assumes: `source` is an address of the array even where nothing is read.
+template <int kBytes>
+__device__ inline void copy_async(unsigned address, const void* source, int bytes) {
   if constexpr (kBytes == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(source),
                  "r"(bytes)

@@ -21,18 +21,18 @@ struct Phase {
 ///
 /// Assumes: 0 <= phase < axis.phases.
 __device__ inline Phase phase_of_axis(const AxisParams& axis, Index phase) {
-  const Index stride = static_cast<Index>(axis.stride);
-  const Index gcd = static_cast<Index>(axis.gcd);
-  const Index padded = phase + static_cast<Index>(axis.padding);
-  const Index residue = padded % stride;
   Phase result{0, 0, 0};
-  if (residue % gcd != 0) return result;
-  // The product passes 2^31 for strides above 2^15, hence 64 bits.
-  const long long product = static_cast<long long>(residue / gcd) * axis.inverse;
-  result.first_tap = static_cast<Index>(product % axis.tap_step);
-  if (result.first_tap >= axis.kernel) return result;
-  const Index tap_step = static_cast<Index>(axis.tap_step);
-  result.taps = (static_cast<Index>(axis.kernel) - result.first_tap + tap_step - 1) / tap_step;
-  result.origin = (padded - result.first_tap * static_cast<Index>(axis.dilation)) / stride;
+  Index residue;
+  const Index quotient =
+      divmod(phase + static_cast<Index>(axis.padding), axis.stride_divmod, &residue);
+  Index remainder;
+  const Index shift = divmod(residue, axis.gcd_divmod, &remainder);
+  if (remainder != 0) return result;
+  divmod(shift * static_cast<Index>(axis.inverse), axis.tap_step_divmod, &result.first_tap);
+  if (result.first_tap >= static_cast<Index>(axis.kernel)) return result;
+  result.taps = 1 + divmod(static_cast<Index>(axis.kernel) - 1 - result.first_tap,
+                           axis.tap_step_divmod, &remainder);
+  result.origin = quotient - divmod(result.first_tap * static_cast<Index>(axis.dilation) - residue,
+                                    axis.stride_divmod, &remainder);
   return result;
 }

@@ -11,42 +11,55 @@ struct XStage {
   int rows_h;      // rows that are needed of each plane
 };
 
-/// Copies one unit of kBytes of every `together`-th channel, from `channel` up; zeros past the
-/// `existing` ones.
+/// Copies one unit of kBytes of every `together`-th channel, from `channel` up; zeros if not
+/// `inside`, and past the `existing` channels.
 template <int kBytes>
-__device__ inline void copy_channels_of(Element* target, const Element* source, int channel,
-                                        int existing, int channels, int together, Index source_step,
-                                        int target_step) {
-#pragma unroll 4
-  for (; channel < channels; channel += together) {
-    if constexpr (kBytes >= 4) {
-      copy_async<kBytes>(target, source, channel < existing);
-    } else {
-      Element value{};  // cp.async has no such size
-      if (channel < existing) value = *source;
-      *target = value;
+__device__ inline void copy_channels_of(Element* target, const Element* source, bool inside,
+                                        int channel, int existing, int channels, int together,
+                                        Index source_step, int target_step) {
+  if constexpr (kBytes >= 4) {
+    unsigned address = shared_address(target);
+    const unsigned address_step = target_step * static_cast<unsigned>(sizeof(Element));
+    const int bytes = inside ? kBytes : 0;
+#pragma unroll 1
+    for (; channel < existing; channel += together) {
+      copy_async<kBytes>(address, source, bytes);
+      source += source_step;
+      address += address_step;
     }
-    source += source_step;
-    target += target_step;
+#pragma unroll 1
+    for (; channel < channels; channel += together) {
+      copy_async<kBytes>(address, source, 0);
+      address += address_step;
+    }
+  } else {
+#pragma unroll 4
+    for (; channel < channels; channel += together) {
+      Element value{};  // cp.async has no such size
+      if (inside && channel < existing) value = *source;
+      *target = value;
+      source += source_step;
+      target += target_step;
+    }
   }
 }
 
 /// The same for units of some elements, which divide 16 bytes.
-__device__ inline void copy_channels(Element* target, const Element* source, int channel,
-                                     int existing, int channels, int together, Index source_step,
-                                     int target_step, int unit) {
+__device__ inline void copy_channels(Element* target, const Element* source, bool inside,
+                                     int channel, int existing, int channels, int together,
+                                     Index source_step, int target_step, int unit) {
   const int bytes = unit * static_cast<int>(sizeof(Element));
   if (bytes == 16) {
-    copy_channels_of<16>(target, source, channel, existing, channels, together, source_step,
+    copy_channels_of<16>(target, source, inside, channel, existing, channels, together, source_step,
                          target_step);
   } else if (bytes == 8) {
-    copy_channels_of<8>(target, source, channel, existing, channels, together, source_step,
+    copy_channels_of<8>(target, source, inside, channel, existing, channels, together, source_step,
                         target_step);
   } else if (bytes == 4) {
-    copy_channels_of<4>(target, source, channel, existing, channels, together, source_step,
+    copy_channels_of<4>(target, source, inside, channel, existing, channels, together, source_step,
                         target_step);
   } else {
-    copy_channels_of<2>(target, source, channel, existing, channels, together, source_step,
+    copy_channels_of<2>(target, source, inside, channel, existing, channels, together, source_step,
                         target_step);
   }
 }
@@ -73,7 +86,7 @@ __device__ inline void load_x(Element* tile, const Element* __restrict__ x, cons
   // Where a channel has fewer units than the block has threads, several channels are loaded at
   // once.
   const int threads = static_cast<int>(blockDim.x);
-  const int together = copies < threads ? threads / copies : 1;
+  const int together = gemm.copy_channels;
   for (int e = static_cast<int>(threadIdx.x); e < copies * together; e += threads) {
     int place;
     int channel = divmod(e, gemm.copies, &place);
@@ -89,19 +102,27 @@ __device__ inline void load_x(Element* tile, const Element* __restrict__ x, cons
     for (int a = 0; a < 3; ++a) {
       inside &= static_cast<UnsignedIndex>(input[a]) < static_cast<UnsignedIndex>(p.axis[a].input);
     }
+    // An address of x is wanted even where nothing is read.
     const Element* source = x + (inside ? (stage.channel + channel) * volume +
                                               (input[0] * input_h + input[1]) * input_w + input[2]
                                         : 0);
     const Index step = inside ? together * volume : 0;
-    const int found = inside ? existing : 0;
-    Element* target = tile + channel * pitch + row * tile_w + unit_of_row * unit;
-    copy_channels(target, source, channel, found, channels, together, step, together * pitch, unit);
+    Element* target = tile + (channel * pitch + row * tile_w + unit_of_row * unit);
+    copy_channels(target, source, inside, channel, existing, channels, together, step,
+                  together * pitch, unit);
   }
 }
 
 /// Loads consecutive fragments.
 __device__ inline void load_fragments(uint4* target, const uint4* __restrict__ source, int count) {
-  for (int e = static_cast<int>(threadIdx.x); e < count; e += static_cast<int>(blockDim.x)) {
-    copy_async<16>(target + e, source + e, true);
+  const int threads = static_cast<int>(blockDim.x);
+  int e = static_cast<int>(threadIdx.x);
+  unsigned address = shared_address(target + e);
+  source += e;
+#pragma unroll 1
+  for (; e < count; e += threads) {
+    copy_async<16>(address, source);
+    address += threads * static_cast<unsigned>(sizeof(uint4));
+    source += threads;
   }
 }

@@ -74,18 +74,16 @@ inline T load_shared(unsigned address, T) {
 // waits for them too late is left to the device itself.
 
 template <int kBytes>
-inline void copy_async(void* target, const void* source, bool exists) {
+inline void copy_async(unsigned address, const void* source, int bytes = kBytes) {
+  void* const target = dynamic_shared_memory() + address;
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "cp.async copies 4, 8 or 16 bytes");
   // Stops the run like the misaligned address that a device reports.
   if (reinterpret_cast<uintptr_t>(target) % kBytes ||
       reinterpret_cast<uintptr_t>(source) % kBytes) {
     __builtin_trap();
   }
-  if (exists) {
-    std::memcpy(target, source, kBytes);
-  } else {
-    std::memset(target, 0, kBytes);
-  }
+  std::memcpy(target, source, bytes);
+  std::memset(static_cast<unsigned char*>(target) + bytes, 0, kBytes - bytes);
 }
 
 inline void commit_copies() {}
