@@ -78,9 +78,9 @@ class SharedLayout:
     stage_weights: int
     stage_bytes: int
     product_pitch: int
-    output_taps: int
     sums: int
     block_tile: int
+    output_taps: int
     total: int
 
 
@@ -98,21 +98,21 @@ def shared_layout(problem: Problem, dtype: KernelDtype, config: GemmConfig) -> S
     # 4 products of consecutive inputs: 4 elements modulo 8 keep both out of each other's banks.
     product = 16 * config.m_tiles + 4
     products = config.pass_rows * config.tile_w * product * dtype.accumulator_bytes
-    sums = max(config.stages * stage_bytes, products + OUTPUT_TAPS_BYTES * config.segment)
-    sums += -sums % 16
+    sums = max(config.stages * stage_bytes, products)
     block_tile = sums
     if config.tap_slice < problem.kernel[2]:
         block_tile += config.co_tile * config.rows * config.segment * dtype.accumulator_bytes
     block_tile += -block_tile % 16
+    output_taps = block_tile + BLOCK_TILE_BYTES
     return SharedLayout(
         channel // dtype.itemsize,
         stage_weights,
         stage_bytes,
         product,
-        products,
         sums,
         block_tile,
-        block_tile + BLOCK_TILE_BYTES,
+        output_taps,
+        output_taps + OUTPUT_TAPS_BYTES * config.segment,
     )
 
 

@@ -118,6 +118,9 @@ struct alignas(16) BlockTile {
   long long x_offset;  // of the first channel of the sample and group
   long long y_offset;  // of the first output channel
   Index output_volume;
+  // Whether the taps of the outputs are to be found: with one slice and one segment those of the
+  // block's previous tile are still right.
+  bool finds_taps;
 };
 static_assert(sizeof(BlockTile) <= 256, "cupy_convt3d/_plan_implicit_gemm.py keeps 256 bytes");
 
@@ -173,6 +176,8 @@ __device__ inline BlockTile block_tile(Index index, long long slice_fragments, c
   tile.output_volume = static_cast<Index>(p.axis[0].output) * static_cast<Index>(p.axis[1].output) *
                        static_cast<Index>(p.axis[2].output);
   tile.y_offset = (first_plane * p.out_channels + tile.first_co) * tile.output_volume;
+  tile.finds_taps = index == static_cast<Index>(blockIdx.x) || p.axis[2].tap_slices > 1 ||
+                    gemm.segments.divisor > 1;
   return tile;
 }
 
@@ -530,7 +535,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       const int own_product = (8 * warp_n * kWarpNTiles + lane % 4 * 2) * product_bytes +
                               (warp_m * kWarpMTiles * 16 + lane / 4) * kSumBytes;
       const int segment_outputs = static_cast<int>(gemm.segment.divisor);
-      // The same for all rows and channels of an output position, and found once.
+      // The same for all rows and channels of an output position.
       OutputTaps* const output_taps = reinterpret_cast<OutputTaps*>(shared + gemm.output_taps);
       const int tap_pitch = static_cast<int>(gemm.co_tile.divisor) * kSumBytes;
       const int tap_bytes = static_cast<int>(p.axis[2].tap_step) * tap_pitch -
@@ -558,7 +563,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
             odd[16 * m + 8] = sum[m][i][3];
           }
         }
-        if (first_row == 0) {
+        if (first_row == 0 && tile.finds_taps) {
           for (int place = static_cast<int>(threadIdx.x); place < segment_outputs;
                place += static_cast<int>(blockDim.x)) {
             output_taps[place] = taps_of_output(p.axis[2], tile.output[2] + place, first_tap,
