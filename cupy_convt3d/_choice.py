@@ -34,12 +34,19 @@ from cupy_convt3d._unit_rates import A100, H100_SXM, RTX_4090, UnitRates
 #: The records of configurations.
 RECORDS = (GatherConfig, ScatterConfig, GemmConfig, DepthToSpaceConfig)
 
-#: Tiles of 16 x 8 products of a warp, along m and n, that fit 255 registers without spills, by
-#: bytes of a sum: of the implicit GEMM, and of depth to space, which loops over m tiles anyway.
+_NARROW = ((1, 4), (2, 4), (3, 4), (4, 4), (5, 4), (6, 4))
+
+#: Tiles of 16 x 8 products of a warp in the implicit GEMM, along m and n, that fit 255 registers
+#: without spills, by math. tf32x3 has sums of single k steps beside the large ones.
 GEMM_TILES = {
-    4: ((1, 4), (2, 4), (3, 4), (4, 4), (5, 4), (6, 4), (7, 4), (9, 4)),
-    8: ((1, 4), (2, 4), (3, 4)),
+    "float16": (*_NARROW, (7, 4), (9, 4)),
+    "bfloat16": (*_NARROW, (7, 4), (9, 4)),
+    "tf32": (*_NARROW, (7, 4), (9, 4)),
+    "tf32x3": (*_NARROW, (7, 3)),
+    "bf16x3": (*_NARROW, (7, 4), (9, 4)),
+    "float64": ((1, 4), (2, 4), (3, 4)),
 }
+#: The same for depth to space, which loops over m tiles anyway, by bytes of a sum.
 DEPTH_TO_SPACE_TILES = {4: ((1, 4), (2, 4), (4, 4)), 8: ((1, 4), (2, 4))}
 #: Both with 64-bit indices, which take more registers.
 TILES_64 = ((1, 4), (2, 4))
@@ -118,7 +125,7 @@ def _tensor_core_candidates(
                 found += fit_depth_to_space(problem, dtype, math, tiles, warps, device.shared_bytes)
     steps = (1, 2) if problem.in_channels_per_group > math.step_k else (1,)
     for tiles, warps, stages, stage_steps in itertools.product(
-        TILES_64 if wide else GEMM_TILES[dtype.accumulator_bytes], WARPS, (3, 2), steps
+        TILES_64 if wide else GEMM_TILES[math.name], WARPS, (3, 2), steps
     ):
         config = fit_config(
             problem, dtype, math, tiles, warps, device.shared_bytes, stages, stage_steps

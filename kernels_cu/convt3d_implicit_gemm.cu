@@ -494,29 +494,28 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       StageOfK used = loaded;
       const auto next = [&](StageOfK& k) { k.advance(taps_h, stage_taps_h, stage_steps, k_steps); };
       if (slice > 0) __syncthreads();  // the products of the previous slice have been used
-      for (int s = 0; s < stages - 1; ++s) {
-        if (s < stage_count) {
-          load_stage(loaded, s);
-          next(loaded);
-        }
-        commit_copies();
-      }
+      // The first iterations only fill the pipeline: the loads stand here once.
+      int filled = 0;
       int buffer = 0;
-      for (Index s = 0; s < stage_count; ++s) {
-        if (stages == 2) {
-          wait_for_copies<0>();
-        } else if (stages == 3) {
-          wait_for_copies<1>();
-        } else {
-          wait_for_copies<2>();
+      for (Index s = 1 - stages; s < stage_count; ++s) {
+        if (s >= 0) {
+          if (stages == 2) {
+            wait_for_copies<0>();
+          } else if (stages == 3) {
+            wait_for_copies<1>();
+          } else {
+            wait_for_copies<2>();
+          }
+          // The stage has arrived for all threads, and all have used the buffer filled next.
+          __syncthreads();
         }
-        // The stage has arrived for all threads, and all have used the buffer that is filled next.
-        __syncthreads();
         if (s + stages - 1 < stage_count) {
-          load_stage(loaded, buffer == 0 ? stages - 1 : buffer - 1);
+          load_stage(loaded, filled);
           next(loaded);
+          filled = filled + 1 == stages ? 0 : filled + 1;
         }
         commit_copies();
+        if (s < 0) continue;
         multiply_stage(used, buffer);
         next(used);
         buffer = buffer + 1 == stages ? 0 : buffer + 1;

@@ -274,27 +274,21 @@ using TensorMath = Math<CONVT3D_MATH>;
 ///
 /// Tensor cores truncate sums, and the errors of many truncations of a large sum all go one way.
 /// The sum of one k step is small, and is added to the large one with rounding to nearest.
-///
-/// Two tiles at a time: more would need registers that the large sums have.
 template <int kTiles>
 __device__ inline void add_products_rounded(float (&sum)[kTiles][4], const uint4 (&weight)[2],
                                             const MathTf32<true>::XFragment (&x)[kTiles]) {
-  static_assert(kTiles % 2 == 0, "tiles come in pairs");
   const float zero[4] = {};
+  float step[kTiles][4];
 #pragma unroll
-  for (int first = 0; first < kTiles; first += 2) {
-    float step[2][4];
+  for (int i = 0; i < kTiles; ++i) mma_tf32(step[i], weight[1], x[i].k[0], zero);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) mma_tf32(step[i], weight[1], x[first + i].k[0], zero);
+  for (int i = 0; i < kTiles; ++i) mma_tf32(step[i], weight[0], x[i].k[1], step[i]);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) mma_tf32(step[i], weight[0], x[first + i].k[1], step[i]);
+  for (int i = 0; i < kTiles; ++i) mma_tf32(step[i], weight[0], x[i].k[0], step[i]);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) mma_tf32(step[i], weight[0], x[first + i].k[0], step[i]);
+  for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-#pragma unroll
-      for (int r = 0; r < 4; ++r) sum[first + i][r] += step[i][r];
-    }
+    for (int r = 0; r < 4; ++r) sum[i][r] += step[i][r];
   }
 }
 

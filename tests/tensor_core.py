@@ -42,8 +42,9 @@ def tiles_of(kernel: str, math: Math, bits: int) -> tuple[tuple[int, int], ...]:
     """Return the tiles of a warp that the choice has for a kernel."""
     if bits == 64:
         return TILES_64
-    tiles = GEMM_TILES if kernel == "implicit_gemm" else DEPTH_TO_SPACE_TILES
-    return tiles[dtype_of(math).accumulator_bytes]
+    if kernel == "implicit_gemm":
+        return GEMM_TILES[math.name]
+    return DEPTH_TO_SPACE_TILES[dtype_of(math).accumulator_bytes]
 
 
 def plan_tensor_core(
