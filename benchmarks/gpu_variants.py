@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cupy_convt3d import conv_transpose3d
+from cupy_convt3d import ConvTranspose3dPlan, conv_transpose3d
 
+REAL = ("float32", "float16", "bfloat16", "float64")
 ALL = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128")
 
 
@@ -43,8 +44,6 @@ class Variant:
         if self.precision != "ieee":
             keywords["precision"] = self.precision
         if self.planned:
-            from cupy_convt3d import ConvTranspose3dPlan
-
             plan = ConvTranspose3dPlan(weight, bias, **keywords)
             return lambda: plan(x)
         return lambda: conv_transpose3d(x, weight, bias, **keywords)
@@ -53,6 +52,12 @@ class Variant:
 #: In the order of importance: the time of a run may end before the last of them.
 VARIANTS: tuple[Variant, ...] = (
     Variant("auto"),
+    Variant("auto", "bf16x3", ("float32",)),
+    Variant("implicit_gemm", dtypes=REAL),
+    Variant("implicit_gemm", "bf16x3", ("float32",)),
+    Variant("implicit_gemm", "tf32", ("float32",)),
+    Variant("implicit_gemm", dtypes=("float32",), planned=True),
+    Variant("implicit_gemm", "bf16x3", ("float32",), planned=True),
     Variant("gather"),
     Variant("scatter"),
 )

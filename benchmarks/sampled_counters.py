@@ -11,7 +11,6 @@ the same memory, one after the other, because a new allocation of gigabytes cost
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 import math
 import os
@@ -29,6 +28,7 @@ from benchmarks.workloads import Workload
 from cupy_convt3d._algorithm import check_algorithm, make_plan
 from cupy_convt3d._dtypes import DTYPES
 from cupy_convt3d._plan import Launch, Plan, Role
+from cupy_convt3d._precision import precision_of
 
 #: Arrays begin at multiples of this, as those of an allocator do.
 ALIGNMENT = 512
@@ -53,18 +53,14 @@ class Choice:
     def plan(self, workload: Workload) -> Plan:
         """Return the plan; raises ValueError for an algorithm or precision it cannot have."""
         check_algorithm(self.algorithm)
-        keywords: dict[str, Any] = {}
-        if "precision" in inspect.signature(make_plan).parameters:
-            keywords["precision"] = self.precision
-        elif self.precision != "ieee":
-            raise ValueError(f"precision must be 'ieee', got {self.precision!r}: no other yet")
+        precision_of(self.precision)
         return make_plan(
             workload.problem(),
             DTYPES[self.dtype],
             workload.bias,
             self.algorithm,
             self.deterministic,
-            **keywords,
+            precision=self.precision,
         )
 
 

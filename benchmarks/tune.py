@@ -20,7 +20,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import cupy
-from cupy_convt3d._choice import can_run, candidates
 
 from benchmarks.gpu_environment import device_environment, host_environment
 from benchmarks.gpu_timing import TINY, Effort, Flush, flushed_times
@@ -33,6 +32,8 @@ from benchmarks.gpu_workload import (
 )
 from benchmarks.tuning_table import update_table
 from cupy_convt3d import conv_transpose3d
+from cupy_convt3d._choice import candidates
+from cupy_convt3d._device import device_of
 from cupy_convt3d._dtypes import DTYPES
 from cupy_convt3d._tuning import DIRECTORY, signature, table_path
 
@@ -65,19 +66,15 @@ def fastest(
 ) -> tuple[Any, float] | None:
     """Return the fastest configuration and its milliseconds, or None if there is none."""
     best: tuple[Any, float] | None = None
-    device = cupy.cuda.Device().id
+    device = device_of(cupy.cuda.Device().id)
     problem, kernel_dtype = workload.problem, DTYPES[dtype]
-    for config in candidates(problem, kernel_dtype, "auto", precision):
-        reason = can_run(config, problem, kernel_dtype, device)
-        if reason is None:
-            try:
-                time = measure(workload, dtype, precision, config, flush, effort)
-            except (ValueError, RuntimeError, cupy.cuda.compiler.CompileException) as error:
-                reason = str(error).splitlines()[0]
-        if reason is not None:
-            print(f"  {config.label():60s} {reason}", flush=True)
+    for config in candidates(problem, kernel_dtype, "auto", precision, True, device):
+        try:
+            time = measure(workload, dtype, precision, config, flush, effort)
+        except (ValueError, RuntimeError, cupy.cuda.compiler.CompileException) as error:
+            print(f"  {config}: {str(error).splitlines()[0]}", flush=True)
             continue
-        print(f"  {config.label():60s} {time:10.4f} ms", flush=True)
+        print(f"  {config}: {time:.4f} ms", flush=True)
         if best is None or time < best[1]:
             best = config, time
     return best
