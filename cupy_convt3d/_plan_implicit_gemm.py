@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from math import gcd
 from dataclasses import dataclass, replace
+from math import gcd
 
 from cupy_convt3d._activation import NO_ACTIVATION, Activation
 from cupy_convt3d._dtypes import KernelDtype
