@@ -165,7 +165,7 @@ def _implicit_gemm(
     stage_bytes = x_bytes + weight_bytes
     per_step = m * n * mma.terms + m * mma.parts + n * X_INSTRUCTIONS[mma.name] + 12
     main.issue = blocks * (
-        warps * (600 + steps * per_step) + loads * (stage_bytes / 16 / WARP * 6 + warps * 60)
+        warps * (300 + steps * per_step) + loads * (stage_bytes / 16 / WARP * 6 + warps * 150)
     )
     main.shared = blocks * (
         warps * steps * (m * mma.parts * 4 + n * X_WAVEFRONTS[mma.name]) + loads * stage_bytes / 128
@@ -177,8 +177,8 @@ def _implicit_gemm(
     items = -(-config.co_tile // config.sum_channels) * config.rows * config.segment
     per_warp = dtype.accumulator_bytes / 4
     rest.issue = blocks * (
-        slices * (warps * m * n * 5.2 + items / WARP * 110)
-        + outputs / WARP * (5.0 * slices + 4.5 + 1.6 * taps_w)
+        slices * (warps * m * n * 5.2 + items / WARP * 70)
+        + outputs / WARP * (1.5 * slices + 3.0 + 1.6 * taps_w)
     )
     rest.shared = blocks * per_warp * (warps * m * n * 4 * slices + outputs / WARP * taps_w * 1.3)
     rest.l2 = math.prod(problem.y_shape) * dtype.itemsize

@@ -18,12 +18,14 @@
 //          tile along depth and height) x a segment of outputs along W, with all inputs it needs
 //   warp   kWarpMTiles x kWarpNTiles tiles of 16 x 8 products; 8 inputs of one row to a tile
 //   stage  stage_steps * kStepK channels, one kd and stage_taps_h kh: the x tile as
-//   [channel][plane]
-//          [row][position], rows shared by neighbouring output rows loaded once, and the packed
-//          weights (pack_weight.cu); `stages` of them in dynamic shared memory, filled by cp.async
+//          [channel][plane][row][position], rows shared by neighbouring output rows loaded once,
+//          and the packed weights (pack_weight.cu); `stages` of them in dynamic shared memory,
+//          filled by cp.async
 //   epilogue pass_rows output rows at a time: the products go to shared memory as
-//   [kw][co][position],
-//          then consecutive threads sum the taps of consecutive outputs and store them
+//          [position][kw][co], then consecutive threads sum the taps of consecutive outputs, where
+//          OutputTaps says that their products are, and store them
+//
+// A block computes one tile or several (BlockTile), each described by one of its threads.
 //
 // Where the taps along W do not fit one GEMM they are cut into slices, multiplied one after the
 // other; the sums so far wait in shared memory.
