@@ -52,6 +52,7 @@ from benchmarks.pipe_model import (
 from benchmarks.sampled_counters import Choice, array_bytes, collect, tiles_of
 from benchmarks.workloads import WORKLOADS, Workload, select
 from cupy_convt3d._plan import Launch, Plan
+from cupy_convt3d._tensor_core import MATHS
 from cupy_convt3d._unit_rates import CARDS, SECTOR, WARP, UnitRates
 
 
@@ -137,10 +138,15 @@ def reports(
     return result
 
 
-def issued_products(counters: Counters, dtype: str) -> float:
-    """Return the products that a launch makes, in tensor cores if it uses them."""
+def issued_products(launch: Launch, counters: Counters, dtype: str) -> float:
+    """Return the products that a launch makes, in tensor cores if it uses them.
+
+    The terms that split operands need for a product count as one.
+    """
     if counters.tensor:
-        return sum(counters.tensor.values())
+        number = next(o.split("=")[1] for o in launch.options if o.startswith("-DCONVT3D_MATH="))
+        terms = next(math.terms for math in MATHS.values() if math.number == int(number))
+        return sum(counters.tensor.values()) / terms
     return counters.fma_f64 if dtype == "float64" else counters.products_f32
 
 
@@ -159,7 +165,7 @@ def print_workload(
         f"\n{', '.join(names)}: {plan.algorithm}, {choice.dtype}, precision {choice.precision}; "
         f"{useful / 1e9:.3g} G useful products, {compulsory / 1e6:.4g} MB compulsory"
     )
-    issued = sum(issued_products(report.counters, choice.dtype) for report in found)
+    issued = sum(issued_products(r.launch, r.counters, choice.dtype) for r in found)
     print(f"  useful / issued products {_ratio(useful, issued).strip()}, all launches together")
     print(
         f"  {'counted':22s} {'blocks':>9s} {'ran':>4s} {'lanes':>6s} {'loads':>6s} {'stores':>6s}"
@@ -240,7 +246,7 @@ def as_json(
                 "stage": report.stage,
                 "kernel": report.launch.kernel,
                 "options": report.launch.options,
-                "issued_products": issued_products(report.counters, dtype),
+                "issued_products": issued_products(report.launch, report.counters, dtype),
                 "compulsory_bytes": report.compulsory_bytes,
                 "counters": counters,
                 "windows": [asdict(window) for window in report.windows],
