@@ -67,16 +67,18 @@ def conv_transpose3d(
     output_size : three ints, or as many as ``x`` has axes, optional
         The wanted extents of the result; takes the place of ``output_padding``. As in torch, batch
         and channels may stand before them and do not count.
-    algorithm : {"auto", "gather", "scatter"}, default "auto"
-        The CUDA kernel. On the CPU there is one path, which each of the names selects.
-        "scatter" is accepted with ``deterministic=True`` also where it needs atomics.
+    algorithm : {"auto", "gather", "scatter", "implicit_gemm"}, default "auto"
+        The CUDA kernel; "auto" takes the one that a model of the device finds fastest. On the CPU
+        there is one path, which each of the names selects. "scatter" is accepted with
+        ``deterministic=True`` also where it needs atomics.
     deterministic : bool, default True
         Whether ``"auto"`` must choose a kernel that gives the same bits in every run.
     precision : {"ieee", "bf16x3", "tf32"} or None, default "ieee"
-        The least accuracy of float32 products on CUDA devices that the caller accepts: true
-        float32, three products of bfloat16 parts, or TF32. None follows the environment variable
-        ``CUPY_TF32`` as CuPy's matmul does: "tf32" if it is a positive number, else "ieee". Other
-        dtypes and the CPU are not affected.
+        The least accuracy of float32 products on CUDA devices that the caller accepts: as good as
+        float32 multiply-adds (tensor cores take three products of TF32 parts), three products of
+        bfloat16 parts, or TF32. None follows the environment variable ``CUPY_TF32`` as CuPy's
+        matmul does: "tf32" if it is a positive number, else "ieee". Other dtypes and the CPU are
+        not affected.
     activation : {"relu", "leaky_relu", "gelu", "silu"} or None, default None
         Applied to each output, bias included, in the dtype of the sums: one rounding for both. gelu
         is the exact one, by the error function. Not for complex dtypes.
@@ -103,7 +105,8 @@ def conv_transpose3d(
         complex numbers.
     ValueError
         A shape or value that breaks a rule, operands on several devices, an unusable ``out``, a
-        torch tensor that requires gradients while they are recorded.
+        torch tensor that requires gradients while they are recorded, an algorithm that cannot run
+        on the device (tensor cores have no complex numbers).
     ImportError
         A torch tensor on a CUDA device without CuPy.
 
@@ -116,16 +119,23 @@ def conv_transpose3d(
     Outputs that no input reaches hold the bias exactly (its activation), and padding is never
     multiplied: an infinite weight reaches only the outputs that have a product with it.
 
-    "gather" is deterministic; so is "scatter" where no two inputs meet in an output (``stride >=
-    dilation*(kernel - 1) + 1``) or one block covers the whole input. Elsewhere "scatter" adds with
-    atomics, and last bits differ from run to run.
+    Relative errors of a product on tensor cores are at most 2**-21 for "ieee", 2**-15 for "bf16x3"
+    and 2**-10 for "tf32"; their sums are truncated to float32, for "ieee" only those of 8 channels,
+    which are then added with rounding to nearest. Sums that come out as NaN are computed again
+    without tensor cores, so that NaNs and infinities are where they would be.
+
+    "gather" and "implicit_gemm" are deterministic; so is "scatter" where no two inputs meet in an
+    output (``stride >= dilation*(kernel - 1) + 1``) or one block covers the whole input. Elsewhere
+    "scatter" adds with atomics, and last bits differ from run to run.
 
     Work is queued on CuPy's current stream, for torch tensors on torch's, and nothing waits for it.
     An operand that is not C-contiguous, or not aligned to its item size, is copied once. Memory
     beyond that and the result: none on CUDA devices, except a float32 array of y's shape for a
-    scatter of 16-bit floats with atomics. On the CPU: a copy of the weights in the dtype of the
-    sums and 32 MiB, or what one row of the output needs if that is more. bfloat16 tensors without
-    ml_dtypes take float32 copies of the weights and of 64 MiB of samples, or of one sample.
+    scatter of 16-bit floats with atomics, and a packed copy of the weights for tensor cores (twice
+    their size if split, padded to whole tiles), made in each call. On the CPU: a copy of the
+    weights in the dtype of the sums and 32 MiB, or what one row of the output needs if that is
+    more. bfloat16 tensors without ml_dtypes take float32 copies of the weights and of 64 MiB of
+    samples, or of one sample.
 
     References
     ----------
