@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from cupy_convt3d._activation import NO_ACTIVATION, Activation
@@ -38,13 +40,20 @@ def dtype_of(math: Math) -> KernelDtype:
     return DTYPES[DTYPE_OF_MATH[math.name]]
 
 
-def tiles_of(kernel: str, math: Math, bits: int) -> tuple[tuple[int, int], ...]:
-    """Return the tiles of a warp that the choice has for a kernel."""
+def tiles_of(kernel: str, math: Math, bits: int, few: bool) -> tuple[tuple[int, int], ...]:
+    """Return the tiles of a warp that the choice has for a kernel.
+
+    The host compiles for half a minute for each ten of them, so there each math has a ``few``, all
+    maths together all of them.
+    """
     if bits == 64:
-        return TILES_64
-    if kernel == "implicit_gemm":
-        return GEMM_TILES[math.name]
-    return DEPTH_TO_SPACE_TILES[dtype_of(math).accumulator_bytes]
+        tiles = TILES_64
+    elif kernel == "implicit_gemm":
+        tiles = GEMM_TILES[math.name]
+    else:
+        tiles = DEPTH_TO_SPACE_TILES[dtype_of(math).accumulator_bytes]
+    step = min(3, len(tiles))
+    return tiles[math.number % step :: step] if few else tiles
 
 
 def plan_tensor_core(
@@ -54,16 +63,17 @@ def plan_tensor_core(
     has_bias: bool,
     bits: int,
     turn: int,
+    few: bool,
     activation: Activation = NO_ACTIVATION,
     shared_bytes: int = SHARED_BYTES,
 ) -> Plan:
     """Return a plan of one of the two kernels.
 
     ``turn`` takes turns among the tiles, the shapes of a block and the alignments of x, so that
-    many problems together see all of them.
+    many problems together see all of them, or the ``few`` of the host.
     """
     dtype = dtype_of(math)
-    tiles = tiles_of(kernel, math, bits)
+    tiles = tiles_of(kernel, math, bits, few)
     x_aligned = turn % 3 != 2
     keywords: dict[str, Any] = {"activation": activation, "x_aligned": x_aligned}
     # A tile of this warp shape may not fit the shared memory of the least device: the next then.
@@ -90,12 +100,28 @@ def kernels_for(problem: Problem) -> list[str]:
     return ["implicit_gemm", *(["depth_to_space"] if is_depth_to_space(problem) else [])]
 
 
-def all_variants() -> Iterator[tuple[str, Math, int, tuple[int, int], int]]:
-    """Yield kernel, math, index bits, tiles of a warp, and taps along width (depth to space)."""
-    for math in MATHS.values():
-        for bits in (32, 64):
-            for tile in tiles_of("implicit_gemm", math, bits):
-                yield "implicit_gemm", math, bits, tile, 3
-            for tile in tiles_of("depth_to_space", math, bits):
-                for taps_w in (1, 2):
-                    yield "depth_to_space", math, bits, tile, taps_w
+@dataclass(frozen=True)
+class Variant:
+    """What selects the code of one of the kernels.
+
+    ``width`` is the kernel's extent along width, and ``channels`` the output channels: they lead to
+    the macros ``CONVT3D_TAPS_W`` and ``CONVT3D_SUM_CHANNELS``.
+    """
+
+    kernel: str
+    math: Math
+    bits: int
+    tile: tuple[int, int]
+    width: int
+    channels: int
+
+
+def all_variants(few: bool) -> Iterator[Variant]:
+    """Yield every variant that the choice can pick, or the ``few`` that the host compiles."""
+    for math, bits in itertools.product(MATHS.values(), (32, 64)):
+        for tile in tiles_of("implicit_gemm", math, bits, few):
+            for channels in (8, 16):
+                yield Variant("implicit_gemm", math, bits, tile, 1, channels)
+        for tile in tiles_of("depth_to_space", math, bits, few):
+            for width in (1, 2):
+                yield Variant("depth_to_space", math, bits, tile, width, 16)

@@ -13,14 +13,17 @@ from cupy_convt3d._plan_gather import plan_gather
 from cupy_convt3d._plan_implicit_gemm import fit_config, plan_implicit_gemm
 from cupy_convt3d._plan_scatter import plan_scatter
 from cupy_convt3d._problem import make_problem
-from tests.tensor_core import SHARED_BYTES, all_variants, dtype_of
+from tests.tensor_core import SHARED_BYTES, Variant, all_variants, dtype_of
 
 #: Output channels per group that lead to each register tile of the kernels.
 CHANNELS = (1, 2, 4, 8, 16)
 
 
-def launches() -> list[Launch]:
-    """Return one launch of each variant, that of most shared memory."""
+def launches(few: bool = False) -> list[Launch]:
+    """Return one launch of each variant, that of most shared memory.
+
+    ``few`` leaves out tiles of the tensor-core kernels that the host run does not use.
+    """
     best: dict[tuple[str, tuple[str, ...]], Launch] = {}
     for channels in CHANNELS:
         # Boxes of this input are cut, so that the scatter fills, adds with atomics and converts. In
@@ -36,30 +39,36 @@ def launches() -> list[Launch]:
                             key = (launch.kernel, launch.options)
                             if key not in best or launch.shared_bytes > best[key].shared_bytes:
                                 best[key] = launch
-    for launch in _tensor_core_launches():
-        best.setdefault((launch.kernel, launch.options), launch)
+    for variant in all_variants(few):
+        for launch in _tensor_core_launches(variant):
+            best.setdefault((launch.kernel, launch.options), launch)
     return list(best.values())
 
 
-def _tensor_core_launches() -> Iterator[Launch]:
-    for kernel, math, bits, tile, taps_w in all_variants():
-        dtype = dtype_of(math)
-        problem = make_problem((1, 40, 8, 8, 64), (40, 16, 3, 3, taps_w))
-        if kernel == "depth_to_space":
-            problem = make_problem((1, 40, 8, 8, 64), (40, 32, 2, 2, taps_w), stride=(2, 2, taps_w))
-        for activation in _activations_of(dtype, bits, CHANNELS[-1]):
-            if activation != NO_ACTIVATION and (math.name != "tf32x3" or tile != (2, 4)):
-                continue
-            if kernel == "implicit_gemm":
-                gemm = fit_config(problem, dtype, math, tile, (1, 4), SHARED_BYTES)
-                assert gemm is not None
-                plan = plan_implicit_gemm(problem, dtype, True, gemm, bits, activation=activation)
-            else:
-                fit = fit_depth_to_space(problem, dtype, math, tile, (1, 4), SHARED_BYTES)
-                plan = plan_depth_to_space(
-                    problem, dtype, True, fit[0], bits, activation=activation
-                )
-            yield from (*plan.packing, *plan.launches)
+def _tensor_core_launches(variant: Variant) -> Iterator[Launch]:
+    dtype = dtype_of(variant.math)
+    up = variant.kernel == "depth_to_space"
+    problem = make_problem(
+        (1, 40, 8, 8, 64),
+        (40, variant.channels, 2, 2, variant.width),
+        stride=(2, 2, variant.width) if up else 1,
+    )
+    arguments = (problem, dtype, variant.math, variant.tile, (1, 4), SHARED_BYTES)
+    for activation in [NO_ACTIVATION, *_all_activations()]:
+        if activation != NO_ACTIVATION and (variant.math.name, variant.tile) != ("tf32x3", (1, 4)):
+            continue
+        if up:
+            config = fit_depth_to_space(*arguments)[0]
+            plan = plan_depth_to_space(
+                problem, dtype, True, config, variant.bits, activation=activation
+            )
+        else:
+            gemm = fit_config(*arguments)
+            assert gemm is not None
+            plan = plan_implicit_gemm(
+                problem, dtype, True, gemm, variant.bits, activation=activation
+            )
+        yield from (*plan.packing, *plan.launches)
 
 
 def _activations_of(dtype: KernelDtype, bits: int, channels: int) -> list[Activation]:
@@ -69,9 +78,13 @@ def _activations_of(dtype: KernelDtype, bits: int, channels: int) -> list[Activa
     """
     if (dtype.name, bits, channels) != ("float32", 32, CHANNELS[-1]):
         return [NO_ACTIVATION]
-    return [NO_ACTIVATION, *(activation_of(name, 0.25) for name in ACTIVATIONS)]
+    return [NO_ACTIVATION, *_all_activations()]
+
+
+def _all_activations() -> list[Activation]:
+    return [activation_of(name, 0.25) for name in ACTIVATIONS]
 
 
 def kernel_variants() -> list[tuple[str, tuple[str, ...]]]:
-    """Return the kernels and options of all variants."""
-    return [(launch.kernel, launch.options) for launch in launches()]
+    """Return the kernels and options of the variants that the host run compiles."""
+    return [(launch.kernel, launch.options) for launch in launches(few=True)]
