@@ -110,15 +110,16 @@ __device__ inline int step_fragments(const Params& p) {
 struct alignas(16) BlockTile {
   Index n;
   Index group;
-  Index first_co;      // within the group
-  Index output[3];     // coordinates of the first
-  Index lowest[2];     // inputs that its row meets at tap 0 of the phase, along depth and height
-  Taps taps[2];        // of the phase
-  Index taps_h;        // of the phase along height, whether they meet an input or not
-  Index stages;        // of a slice of the taps along W
-  long long weights;   // fragments before those of tap 0 of the phase, of the first slice
-  long long x_offset;  // of the first channel of the sample and group
-  long long y_offset;  // of the first output channel
+  Index first_co;     // within the group
+  Index output[3];    // coordinates of the first
+  Index lowest[2];    // inputs that its row meets at tap 0 of the phase, along depth and height
+  Taps taps[2];       // of the phase
+  Index taps_h;       // of the phase along height, whether they meet an input or not
+  Index stages;       // of a slice of the taps along W
+  long long weights;  // fragments before those of tap 0 of the phase, of the first slice
+  long long slice_fragments;  // of weights
+  long long x_offset;         // of the first channel of the sample and group
+  long long y_offset;         // of the first output channel
   Index output_volume;
   // Whether the taps of the outputs are to be found: with one slice and one segment those of the
   // block's previous tile are still right.
@@ -128,9 +129,7 @@ static_assert(sizeof(BlockTile) <= 256, "cupy_convt3d/_plan_implicit_gemm.py kee
 
 /// Output channels vary fastest, then segments and phases: neighbouring blocks read the same inputs
 /// and write neighbouring rows.
-///
-/// slice_fragments  that are packed for one slice of the taps along W
-__device__ inline BlockTile block_tile(Index index, long long slice_fragments, const Params& p) {
+__device__ inline BlockTile block_tile(Index index, const Params& p) {
   const GemmParams& gemm = p.gemm;
   BlockTile tile;
   Index co_tile;
@@ -168,8 +167,9 @@ __device__ inline BlockTile block_tile(Index index, long long slice_fragments, c
       divmod(static_cast<Index>(p.axis[1].kernel), p.axis[1].tap_step_divmod, &longer_phases);
   const Index taps_before =
       phase[1].first_tap * least_taps + min(phase[1].first_tap, longer_phases);
+  tile.slice_fragments = p.axis[0].kernel * p.axis[1].kernel * k_steps_of(p) * step_fragments(p);
   tile.weights =
-      (tile.group * p.co_tiles + co_tile) * p.axis[2].tap_slices * slice_fragments +
+      (tile.group * p.co_tiles + co_tile) * p.axis[2].tap_slices * tile.slice_fragments +
       (phase[0].first_tap * p.axis[1].kernel + taps_before) * step_fragments(p) * k_steps_of(p);
   const long long first_plane = tile.n * p.groups + tile.group;
   tile.x_offset = first_plane * p.in_channels *
@@ -346,7 +346,6 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   const int step_h = static_cast<int>(p.axis[1].input_step);
   const int stages = gemm.stages;
   const int fragments = step_fragments(p);
-  const long long slice_fragments = p.axis[0].kernel * k_steps * kernel_h * fragments;
 
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32);
@@ -385,10 +384,12 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   TensorMath::add_lane(lane, pitch, tile_offset);
 
   BlockTile* const shared_tile = reinterpret_cast<BlockTile*>(shared + gemm.block_tile);
-  for (long long index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+  // Unsigned: the last block may reach past 2^31.
+  const UnsignedIndex tiles = static_cast<UnsignedIndex>(p.tiles);
+  for (UnsignedIndex index = blockIdx.x; index < tiles; index += gridDim.x) {
     __syncthreads();  // the products and the description of the previous tile have been used
     if (threadIdx.x == 0) {
-      *shared_tile = block_tile(static_cast<Index>(index), slice_fragments, p);
+      *shared_tile = block_tile(static_cast<Index>(index), p);
     }
     __syncthreads();  // the description is complete
     const BlockTile tile = *shared_tile;
@@ -427,7 +428,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       }
 
       const Index stage_count = has_inputs ? tile.stages : 0;
-      const uint4* const weights = packed + (tile.weights + slice * slice_fragments);
+      const uint4* const weights = packed + (tile.weights + slice * shared_tile->slice_fragments);
 
       const auto load_stage = [&](const StageOfK& k, int buffer) {
         unsigned char* const memory = shared + buffer * gemm.stage_bytes;
