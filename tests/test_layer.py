@@ -470,7 +470,7 @@ def test_weights_as_raw_addresses_on_a_foreign_stream(packs: list[int]) -> None:
     for _ in range(2):
         # A new wrapper of the same stream in each call, as for torch.
         with _cupy_stream(cupy, owner.ptr, 0):
-            prepared = weights.prepared(CASE.x)
+            prepared = weights.prepared(CASE.x, True)
             assert not prepared.written.precede(cupy.cuda.get_current_stream())
             roles = {"x": x, "bias": bias, "y": y, "packed": prepared.packed}
             prepared.bound.run({role: address(array) for role, array in roles.items()})
