@@ -172,23 +172,40 @@ def choose_config(problem: Problem, dtype: KernelDtype) -> GatherConfig:
 
 
 def choose_tile(problem: Problem, dtype: KernelDtype) -> tuple[int, int]:
-    """Return the register tile that issues fewest instructions for one tap of all outputs.
+    """Return the register tile that costs least for one tap of all outputs.
 
-    Products are made for whole tiles, of channels and of rows.
+    Products are made for whole tiles, of channels and of rows. Issue slots and shared memory both
+    count, because neither works at its peak while the other one does.
     """
     columns = columns_of(problem)
     taps = columns.rows.most_taps
-    real_products = 4 if dtype.name.startswith("complex") else 1
 
     def cost(tile: tuple[int, int]) -> float:
         tile_co, rows = tile
         tiles = -(-problem.out_channels_per_group // tile_co) * columns.row_tiles(rows)
-        # A load of x and its address for each row that enters the window, vectors of weights, the
-        # loop.
-        loads = 2 * (rows + taps - 1) / taps + max(1, tile_co * dtype.accumulator_bytes / 16)
-        return tiles * (tile_co * rows * real_products + loads + 4)
+        issue = tile_instructions(tile, taps, dtype)
+        return tiles * (issue + 0.5 * 4 * tile_wavefronts(tile, taps, dtype))
 
     return min(TILES[dtype.accumulator_bytes], key=cost)
+
+
+def tile_instructions(tile: tuple[int, int], taps: float, dtype: KernelDtype) -> float:
+    """Return the instructions of a warp for one tap and one channel of a tile.
+
+    ``taps`` are those of a unit. Rounded from profiles of the kernel's PTX.
+    """
+    tile_co, rows = tile
+    real_products = 4 if dtype.name.startswith("complex") else 1
+    vectors = max(1, tile_co * dtype.accumulator_bytes / 16)
+    loads = (rows + taps - 1) / taps
+    return tile_co * rows * real_products + vectors + 2 * loads + 5 + 20 / taps
+
+
+def tile_wavefronts(tile: tuple[int, int], taps: float, dtype: KernelDtype) -> float:
+    """Return the wavefronts of shared memory and L1 for the same: of weights and of x."""
+    tile_co, rows = tile
+    weights = tile_co * dtype.accumulator_bytes / 4
+    return weights + 1.25 * (rows + taps - 1) / taps * dtype.itemsize / 4
 
 
 def lane_waste(width: Axis) -> float:

@@ -19,7 +19,9 @@
 //          type, in shared memory as [channel][unit][tap][phase along width][co]: the block loads
 //          them, consecutive threads consecutive taps
 //   x      straight from global memory through L1 into a window of kTilePositions registers, which
-//          moves by one row for each tap: one load for kTilePositions * kTileCo multiply-adds
+//          moves by one row for each tap: one load for kTilePositions * kTileCo multiply-adds.
+//          Columns at a border test each row; lanes without the unit's input along planes or width
+//          are masked off
 //
 // Determinism: a thread owns its outputs and sums them in a fixed order (chunks of stage_channels
 // channels, then units, then channels of the chunk, then taps along the rows), which depends on
@@ -36,11 +38,12 @@ constexpr int kStagePairs = 256;
 constexpr int kMaxStageTaps = 64;
 constexpr int kMaxWidthPhases = 8;
 
-/// Blocks of a multiprocessor: two where their sums leave registers for it.
-constexpr int kMinBlocks = sizeof(Accumulator) * kTileCo * kTilePositions <= 256 &&
-                                   sizeof(Accumulator) <= 8 && sizeof(Index) == 4
-                               ? 2
-                               : 1;
+/// Blocks of a multiprocessor: two where sums, window and indices fit 128 registers.
+constexpr int kMinBlocks =
+    sizeof(Index) == sizeof(int) && (sizeof(Accumulator) == sizeof(float) ||
+                                     sizeof(Accumulator) * kTilePositions * kTileCo <= 128)
+        ? 2
+        : 1;
 
 /// The weights of one (tap, channel) pair for a thread's output channels, loaded as vectors.
 struct alignas(sizeof(Accumulator) * kTileCo < 16 ? sizeof(Accumulator) * kTileCo : 16)
@@ -57,6 +60,7 @@ struct Tile {
   Phase plane;
   Phase row;
   Phase width[kMaxWidthPhases];
+  Index width_taps;  // of the phase along width that has most
 };
 
 /// Decodes a tile. Threads 0, 1, 2, ... of the block together find its phases.
@@ -92,7 +96,11 @@ __device__ inline void decode_tile(Index index, int thread, const Params& p, Til
   } else if (thread == 1) {
     tile.row = phase_of_axis(p.axis[1], residue[1]);
   } else {
-    tile.width[thread - 2] = phase_of_axis(p.axis[2], residue[2] + (thread - 2));
+    const Phase width = phase_of_axis(p.axis[2], residue[2] + (thread - 2));
+    tile.width[thread - 2] = width;
+    const Index tap_step = static_cast<Index>(p.axis[2].tap_step);
+    const Index most_taps = (static_cast<Index>(p.axis[2].kernel) + tap_step - 1) / tap_step;
+    if (thread == 2) tile.width_taps = width_phases == 1 ? width.taps : most_taps;
   }
 }
 
@@ -165,8 +173,7 @@ struct Unit {
 /// Describes tap `tap` of a stage, counted as (unit, tap along the rows, phase along width) from
 /// the block's first unit on: `offset` says where its weights are inside a (ci, co) kernel, -1 if
 /// there is no such tap.
-__device__ inline Unit describe_tap(Index tap, const Tile& tile, Index width_taps, const Params& p,
-                                    Index& offset) {
+__device__ inline Unit describe_tap(Index tap, const Tile& tile, const Params& p, Index& offset) {
   Index phase;
   Index rest = divmod(tap, p.gather.width_phases, &phase);
   const Index unit_taps = static_cast<Index>(p.gather.unit_taps);
@@ -175,7 +182,7 @@ __device__ inline Unit describe_tap(Index tap, const Tile& tile, Index width_tap
   rest /= unit_taps;
   const Index unit_row = rest % row_units * unit_taps;
   rest /= row_units;
-  const Index j[3] = {rest / width_taps, unit_row + row_tap, rest % width_taps};
+  const Index j[3] = {rest / tile.width_taps, unit_row + row_tap, rest % tile.width_taps};
 
   const Phase* const phases[3] = {&tile.plane, &tile.row, &tile.width[phase]};
   bool exists = true;
@@ -243,7 +250,7 @@ __device__ inline void add_unit(const Element* __restrict__ x, unsigned rows, in
       return kEveryRow || (window & (1u << (kTilePositions - 1 - i))) != 0;
     };
     const auto add_taps = [&] {
-      for (;;) {
+      while (tap_weight != end) {
         // Unrolled, because the window turns inside its registers: after kTilePositions taps it is
         // where it began.
 #pragma unroll
@@ -283,9 +290,7 @@ __device__ inline void store_sums(const Accumulator (&sum)[kTilePositions][kTile
   if (column.rows == 0) return;
   const Index out_channels = static_cast<Index>(p.out_channels);
   const Index y_volume = static_cast<Index>(p.gather.y_volume);
-  const Index row_step = static_cast<Index>(p.gather.row_spacing.divisor) *
-                         static_cast<Index>(p.axis[1].stride) *
-                         static_cast<Index>(p.gather.y_step[1]);
+  const long long row_step = p.gather.row_spacing.divisor * p.axis[1].stride * p.gather.y_step[1];
   const Index group_co = tile.group * out_channels + tile.first_co;
   Element* target = y +
                     (column.n * static_cast<Index>(p.groups) * out_channels + group_co) * y_volume +
@@ -297,9 +302,11 @@ __device__ inline void store_sums(const Accumulator (&sum)[kTilePositions][kTile
     if (tile.first_co + co >= out_channels) break;
     Accumulator offset{};
     if (p.has_bias) offset = to_accumulator(bias[group_co + co]);
+    Element* row = target;
 #pragma unroll
     for (int i = 0; i < kTilePositions; ++i) {
-      if (i < column.rows) store(target + i * row_step, finish(sum[i][co], offset, p));
+      if (i < column.rows) store(row, finish(sum[i][co], offset, p));
+      row += row_step;
     }
     target += y_volume;
   }
@@ -335,13 +342,9 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
 
     const Column column = decode_column(tile, p);
     const Input input = input_of(tile, column, p);
-    Index width_taps = 0;
-    for (int f = 0; f < static_cast<int>(p.gather.width_phases.divisor); ++f) {
-      width_taps = max(width_taps, tile.width[f].taps);
-    }
     const Index unit_taps = static_cast<Index>(p.gather.unit_taps);
     const Index units =
-        tile.plane.taps * width_taps * ((tile.row.taps + unit_taps - 1) / unit_taps);
+        tile.plane.taps * tile.width_taps * ((tile.row.taps + unit_taps - 1) / unit_taps);
 #pragma unroll 1
     for (Index first_ci = 0; first_ci < in_channels; first_ci += stage_channels) {
       const int channels = static_cast<int>(min(stage_channels, in_channels - first_ci));
@@ -349,8 +352,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
       for (Index first_unit = 0; first_unit < units; first_unit += stage_units) {
         __syncthreads();  // the previous stage has been used
         for (int t = threadIdx.x; t < stage_taps; t += blockDim.x) {
-          const Unit unit =
-              describe_tap(first_unit * unit_weights + t, tile, width_taps, p, stage_offset[t]);
+          const Unit unit = describe_tap(first_unit * unit_weights + t, tile, p, stage_offset[t]);
           if (t % unit_weights == 0) stage_unit[t / unit_weights] = unit;
         }
         __syncthreads();  // the taps of the stage are known

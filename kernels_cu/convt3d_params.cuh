@@ -62,11 +62,11 @@ struct GemmParams {
   FastDivmod tap_step_w;
 };
 
-/// The columns and stages of the gather. It calls its axes planes, rows and width: Params::axis 0 and
-/// 1 are depth and height or, where columns are better laid along depth, height and depth.
+/// The columns and stages of the gather. It calls its axes planes, rows and width: Params::axis 0
+/// and 1 are depth and height or, where columns are better laid along depth, height and depth.
 struct GatherParams {
-  long long columns;        // of a phase of the output
-  FastDivmod row;           // columns of a row
+  long long columns;  // of a phase of the output
+  FastDivmod row;     // columns of a row
   FastDivmod batch;
   FastDivmod row_spacing;   // from one row of a column to its next
   FastDivmod width_phases;  // along width that a block owns: one or all

@@ -7,7 +7,7 @@ import itertools
 from cupy_convt3d._activation import ACTIVATIONS, NO_ACTIVATION, Activation, activation_of
 from cupy_convt3d._dtypes import DTYPES, KernelDtype
 from cupy_convt3d._plan import Launch
-from cupy_convt3d._plan_gather import plan_gather
+from cupy_convt3d._plan_gather import TILES, GatherConfig, plan_gather
 from cupy_convt3d._plan_scatter import plan_scatter
 from cupy_convt3d._problem import make_problem
 
@@ -32,7 +32,21 @@ def launches() -> list[Launch]:
                             key = (launch.kernel, launch.options)
                             if key not in best or launch.shared_bytes > best[key].shared_bytes:
                                 best[key] = launch
+    for launch in _gather_tiles():
+        best.setdefault((launch.kernel, launch.options), launch)
     return list(best.values())
+
+
+def _gather_tiles() -> list[Launch]:
+    """Return a launch of the gather for each of its tiles."""
+    problem = make_problem((1, 2, 4, 4, 4), (2, 4, 3, 3, 3))
+    return [
+        launch
+        for dtype in DTYPES.values()
+        for tile in TILES[dtype.accumulator_bytes]
+        for bits in (32, 64)
+        for launch in plan_gather(problem, dtype, True, bits, config=GatherConfig(*tile)).launches
+    ]
 
 
 def _activations_of(dtype: KernelDtype, bits: int, channels: int) -> list[Activation]:
