@@ -22,8 +22,8 @@ from cupy_convt3d._plan_depth_to_space import (
     is_depth_to_space,
     shared_bytes_of,
 )
+from cupy_convt3d._plan_gather import MAX_WIDTH_PHASES, GatherConfig, can_have_whole_rows
 from cupy_convt3d._plan_gather import TILES as GATHER_TILES
-from cupy_convt3d._plan_gather import GatherConfig
 from cupy_convt3d._plan_implicit_gemm import GemmConfig, fit_config, needs_64_bits, shared_layout
 from cupy_convt3d._plan_scatter import ScatterConfig, scatter_config
 from cupy_convt3d._problem import Problem
@@ -103,7 +103,12 @@ def candidates(
     """
     found: list[Config] = []
     if algorithm in ("auto", "gather"):
-        found += [GatherConfig(*tile) for tile in GATHER_TILES[dtype.accumulator_bytes]]
+        whole_rows = (False, True) if can_have_whole_rows(problem) else (False,)
+        found += [
+            GatherConfig(*tile, whole)
+            for tile in GATHER_TILES[dtype.accumulator_bytes]
+            for whole in whole_rows
+        ]
     if algorithm in ("auto", "scatter"):
         scatter = scatter_config(problem, dtype)
         if algorithm == "scatter" or scatter.owns_output or not deterministic:
@@ -138,7 +143,11 @@ def _tensor_core_candidates(
 
 def can_run(config: Config, problem: Problem, dtype: KernelDtype, device: Device) -> str | None:
     """Return why a configuration cannot run a problem on a device, or None if it can."""
-    if isinstance(config, (GatherConfig, ScatterConfig)):
+    if isinstance(config, GatherConfig):
+        if config.whole_rows and not can_have_whole_rows(problem):
+            return f"whole rows need a stride of 2 to {MAX_WIDTH_PHASES} along W"
+        return None
+    if isinstance(config, ScatterConfig):
         return None
     if dtype.name.startswith("complex") or device.capability < TENSOR_CORES:
         return no_candidate(dtype, device)

@@ -18,7 +18,14 @@ from cupy_convt3d._plan_depth_to_space import (
     m_tiles_of,
     shared_bytes_of,
 )
-from cupy_convt3d._plan_gather import GatherConfig
+from cupy_convt3d._plan_gather import (
+    MAX_UNIT_TAPS,
+    THREADS,
+    GatherConfig,
+    columns_of,
+    tile_instructions,
+    tile_wavefronts,
+)
 from cupy_convt3d._plan_implicit_gemm import GemmConfig, shared_layout
 from cupy_convt3d._plan_scatter import TILES as SCATTER_TILES
 from cupy_convt3d._plan_scatter import ScatterConfig
@@ -252,30 +259,47 @@ def _real_products(dtype: KernelDtype) -> int:
 
 
 def _gather(config: GatherConfig, problem: Problem, dtype: KernelDtype, rates: UnitRates) -> float:
+    columns_of_problem = columns_of(problem)
+    planes, rows, width = (
+        columns_of_problem.planes,
+        columns_of_problem.rows,
+        columns_of_problem.width,
+    )
+    tile = (config.tile_co, config.tile_positions)
     co_tiles = -(-problem.out_channels_per_group // config.tile_co)
-    waste = co_tiles * config.tile_co / problem.out_channels_per_group
-    products = _products(problem) * waste
+    columns = (
+        problem.batch
+        * problem.groups
+        * co_tiles
+        * planes.output
+        * columns_of_problem.row_tiles(config.tile_positions)
+        * rows.phases
+        * width.output
+    )
+    taps = pairs(rows) / rows.output
+    unit_taps = min(max(taps, 1.0), MAX_UNIT_TAPS)
+    # Lanes of all phases along width go through the taps of the phase that has most.
+    width_taps = width.most_taps if config.whole_rows else pairs(width) / width.output
+    column_taps = taps * width_taps * pairs(planes) / planes.output
+    products = columns * column_taps * problem.in_channels_per_group
     outputs = math.prod(problem.y_shape)
-    phase_axes = axes(problem)
+
     work = Work(dram=_compulsory(problem, dtype))
-    work.fma = products * _real_products(dtype)
-    # Of a product: itself, its share of a load of x and of the weights, and of the taps' tests.
-    share = 1.25 + 3.0 / config.tile_co
-    taps = math.prod(pairs(a) / a.output for a in phase_axes)
+    work.fma = products * math.prod(tile) * _real_products(dtype)
+    staged = column_taps * (width.stride if config.whole_rows else 1) * config.tile_co
     work.issue = (
-        products * share * _real_products(dtype)
-        + outputs * waste / config.tile_co * taps * 12
-        + outputs * (8 + 60 / config.tile_co)
+        # Rows at a border are tested one by one.
+        products * tile_instructions(tile, unit_taps, dtype) * 1.08
+        + columns * (350 + 25 * staged * problem.in_channels_per_group / THREADS)
+        + outputs * 7
     ) / WARP
-    # x through L1, a load for tile_co products; 4-byte words of 32 lanes.
-    work.shared = products / config.tile_co / WARP * dtype.itemsize / 4 * 1.3 + products / (
-        config.tile_co * config.tile_positions * WARP
-    ) * max(1.0, config.tile_co * dtype.accumulator_bytes / 16)
-    sectors = min(phase_axes[2].stride, SECTOR // dtype.itemsize)
-    work.l2 = outputs * dtype.itemsize * sectors + 0.3 * products / config.tile_co * dtype.itemsize
-    blocks = outputs / (256 * config.tile_positions * config.tile_co) * waste
+    # Shared memory does not reach its peak while as many instructions are issued.
+    work.shared = products / WARP * tile_wavefronts(tile, unit_taps, dtype) / 0.8
+    sectors = 1.3 if config.whole_rows else min(width.stride, SECTOR // dtype.itemsize)
+    loads = products * (config.tile_positions + unit_taps - 1) / unit_taps
+    work.l2 = outputs * dtype.itemsize * sectors + 0.3 * loads * dtype.itemsize
     return _overlapped(work.times(rates, dtype, 1.0)) * _tail(
-        max(1.0, blocks), 2 * rates.multiprocessors
+        max(1.0, columns / THREADS), 2 * rates.multiprocessors
     )
 
 

@@ -80,6 +80,25 @@ GEMM_PARAMS = np.dtype(
     align=True,
 )
 
+GATHER_PARAMS = np.dtype(
+    [
+        ("columns", np.int64),
+        ("row", FAST_DIVMOD),
+        ("batch", FAST_DIVMOD),
+        ("row_spacing", FAST_DIVMOD),
+        ("width_phases", FAST_DIVMOD),
+        ("unit_taps", np.int64),
+        ("stage_units", np.int64),
+        ("x_step", np.int64, (2,)),
+        ("y_step", np.int64, (2,)),
+        ("weight_step", np.int64, (2,)),
+        ("x_volume", np.int64),
+        ("y_volume", np.int64),
+        ("kernel_volume", np.int64),
+    ],
+    align=True,
+)
+
 PARAMS = np.dtype(
     [
         ("axis", AXIS_PARAMS, (3,)),
@@ -97,6 +116,7 @@ PARAMS = np.dtype(
         ("plane_chunk", np.int64),
         ("negative_slope", np.float64),
         ("gemm", GEMM_PARAMS),
+        ("gather", GATHER_PARAMS),
     ],
     align=True,
 )

@@ -72,6 +72,24 @@ struct GemmParams {
   FastDivmod groups;
 };
 
+/// The columns and stages of the gather. It calls its axes planes, rows and width: Params::axis 0
+/// and 1 are depth and height or, where columns are better laid along depth, height and depth.
+struct GatherParams {
+  long long columns;  // of a phase of the output
+  FastDivmod row;     // columns of a row
+  FastDivmod batch;
+  FastDivmod row_spacing;   // from one row of a column to its next
+  FastDivmod width_phases;  // along width that a block owns: one or all
+  long long unit_taps;      // taps along the rows of a unit
+  long long stage_units;    // units of a stage
+  long long x_step[2];      // elements from one plane and one row to the next
+  long long y_step[2];
+  long long weight_step[2];
+  long long x_volume;
+  long long y_volume;
+  long long kernel_volume;
+};
+
 struct Params {
   AxisParams axis[3];
   long long batch;
@@ -91,6 +109,7 @@ struct Params {
   long long plane_chunk;
   double negative_slope;  // of leaky_relu (epilogue.cuh)
   GemmParams gemm;
+  GatherParams gather;
 };
 
 #ifdef CONVT3D_PARAMS_SIZE

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from cupy_convt3d._dtypes import DTYPES as KERNEL_DTYPES
 from cupy_convt3d._dtypes import KernelDtype
 from cupy_convt3d._plan import Plan
-from cupy_convt3d._plan_gather import plan_gather
+from cupy_convt3d._plan_gather import TILES, GatherConfig, can_have_whole_rows, plan_gather
 from cupy_convt3d._plan_scatter import plan_scatter
 from cupy_convt3d._problem import Problem
 from tests.executors import run_on_device, run_on_host
@@ -132,6 +132,23 @@ def test_the_order_of_blocks_and_threads_does_not_show(
             return y
 
         check_normal(case, "float32", run)
+
+
+def gather_configs(problem: Problem, dtype: KernelDtype) -> list[GatherConfig]:
+    whole = (False, True) if can_have_whole_rows(problem) else (False,)
+    return [GatherConfig(*t, w) for t in TILES[dtype.accumulator_bytes] for w in whole]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "complex128"])
+def test_bits_of_the_gather_follow_from_no_tile(host: HostExecutor, dtype: str) -> None:
+    for case in EDGES:
+        problem = case.problem()
+        arrays = normal_data(case, dtype)
+        bits = set()
+        for config in gather_configs(problem, KERNEL_DTYPES[dtype]):
+            plan = plan_gather(problem, KERNEL_DTYPES[dtype], case.bias, config=config)
+            bits.add(run_on_host(host, plan, problem, arrays).tobytes())
+        assert len(bits) == 1, case.id
 
 
 def test_the_case_of_atomics_has_them() -> None:

@@ -10,6 +10,7 @@ from cupy_convt3d._loader import kernel_directory
 from cupy_convt3d._params import (
     AXIS_PARAMS,
     FAST_DIVMOD,
+    GATHER_PARAMS,
     GEMM_PARAMS,
     PARAMS,
     fast_divmod,
@@ -30,6 +31,7 @@ def test_fields_are_those_of_the_header_in_order() -> None:
     assert fields_of_struct("fast_divmod.cuh", "FastDivmod") == list(FAST_DIVMOD.names)
     assert fields_of_struct("convt3d_params.cuh", "AxisParams") == list(AXIS_PARAMS.names)
     assert fields_of_struct("convt3d_params.cuh", "GemmParams") == list(GEMM_PARAMS.names)
+    assert fields_of_struct("convt3d_params.cuh", "GatherParams") == list(GATHER_PARAMS.names)
     assert fields_of_struct("convt3d_params.cuh", "Params") == list(PARAMS.names)
 
 
@@ -38,7 +40,8 @@ def test_sizes() -> None:
     # most.
     assert FAST_DIVMOD.itemsize == 16
     assert AXIS_PARAMS.itemsize == 16 * 8 + 7 * 16
-    assert PARAMS.itemsize == 3 * AXIS_PARAMS.itemsize + 12 * 8 + 16 + GEMM_PARAMS.itemsize
+    parts = GEMM_PARAMS.itemsize + GATHER_PARAMS.itemsize
+    assert PARAMS.itemsize == 3 * AXIS_PARAMS.itemsize + 12 * 8 + 16 + parts
     assert PARAMS.itemsize < 4096 - 5 * 8
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -11,9 +11,14 @@ from cupy_convt3d._dtypes import DTYPES as KERNEL_DTYPES
 from cupy_convt3d._plan import Plan
 from cupy_convt3d._plan_gather import (
     MAX_STAGE_TAPS,
+    MAX_WIDTH_PHASES,
     STAGE_PAIRS,
+    GatherConfig,
+    can_have_whole_rows,
+    choose_config,
     choose_stage,
     choose_tile,
+    columns_of,
     plan_gather,
 )
 from cupy_convt3d._plan_gather import TILES as GATHER_TILES
@@ -96,24 +101,61 @@ def test_big_cases_use_64_bit_indices_when_they_must() -> None:
 def test_grid_covers_more_samples_than_a_grid_axis_allows() -> None:
     problem = make_problem((70000, 1, 1, 1, 1), (1, 1, 1, 1, 1))
     plan = plan_gather(problem, KERNEL_DTYPES["float32"], False)
-    assert plan.launches[0].grid == -(-70000 // 1024)
+    assert plan.launches[0].grid == -(-70000 // 256)
     problem = make_problem((1, 70000, 1, 1, 1), (70000, 1, 1, 1, 1), groups=70000)
     assert plan_gather(problem, KERNEL_DTYPES["float32"], False).launches[0].grid == 70000
 
 
 @pytest.mark.parametrize(
-    ("out_channels", "expected"), [(1, 1), (2, 4), (4, 4), (5, 8), (8, 8), (12, 16), (64, 16)]
+    ("out_channels", "rows", "expected"),
+    [
+        (1, 40, (1, 8)),
+        (2, 40, (4, 8)),
+        (4, 40, (4, 8)),
+        (5, 40, (8, 8)),
+        (16, 40, (8, 8)),
+        (16, 4, (16, 4)),
+        (16, 1, (16, 1)),
+    ],
 )
-def test_gather_tile_fits_the_output_channels(out_channels: int, expected: int) -> None:
-    assert choose_tile(out_channels, KERNEL_DTYPES["float32"])[0] == expected
+def test_gather_tile_fits_channels_and_rows(
+    out_channels: int, rows: int, expected: tuple[int, int]
+) -> None:
+    problem = make_problem((1, 4, 1, rows, 40), (4, out_channels, 1, 3, 3), padding=(0, 1, 1))
+    assert choose_tile(problem, KERNEL_DTYPES["float32"]) == expected
 
 
-def test_gather_stage_stays_within_the_kernels_arrays() -> None:
-    for taps, channels in itertools.product((1, 2, 7, 8, 27, 105, 12167), (1, 3, 32, 300, 5000)):
-        stage_taps, stage_channels = choose_stage(taps, channels)
-        assert 1 <= stage_taps <= min(taps, MAX_STAGE_TAPS)
-        assert 1 <= stage_channels <= channels
-        assert stage_taps * stage_channels <= STAGE_PAIRS
+@pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.id)
+def test_gather_stage_stays_within_the_kernels_arrays(case: Case) -> None:
+    problem = case.problem()
+    for whole_rows in (False, True)[: 1 + can_have_whole_rows(problem)]:
+        config = GatherConfig(1, 1, whole_rows)
+        (launch,) = plan_gather(problem, KERNEL_DTYPES["float32"], False, config=config).launches
+        params = launch.params[0]
+        width_phases = int(params["gather"]["width_phases"]["divisor"])
+        unit = int(params["gather"]["unit_taps"]) * width_phases
+        stage_taps = int(params["stage_taps"]["divisor"])
+        assert 1 <= width_phases <= MAX_WIDTH_PHASES
+        assert stage_taps == unit * params["gather"]["stage_units"]
+        assert 1 <= stage_taps <= MAX_STAGE_TAPS
+        assert 1 <= stage_taps * params["stage_channels"] <= STAGE_PAIRS
+
+
+def test_order_of_a_gather_sum_follows_neither_batch_nor_tile() -> None:
+    for case in ALL_CASES:
+        problem = case.problem()
+        other = replace(problem, batch=problem.batch + 7)
+        assert choose_stage(problem) == choose_stage(other)
+        assert columns_of(problem) == columns_of(other)
+
+
+def test_gather_writes_whole_rows_where_memory_is_slower_than_products() -> None:
+    few = make_problem((128, 3, 16, 32, 32), (3, 16, 3, 3, 3), stride=2, padding=1)
+    many = make_problem((4, 32, 32, 64, 128), (32, 32, 3, 3, 3), stride=2, padding=1)
+    # Every phase has as many taps: no lane waits.
+    even = make_problem((4, 32, 32, 64, 128), (32, 32, 4, 4, 4), stride=2, padding=1)
+    whole = [choose_config(p, KERNEL_DTYPES["float32"]).whole_rows for p in (few, many, even)]
+    assert whole == [True, False, True]
 
 
 def test_sums_of_a_gather_thread_fit_64_registers() -> None:

@@ -37,8 +37,8 @@ class Bug:
 OFF_BY_ONE = Bug(
     "off-by-one",
     "convt3d_gather.cu",
-    "if (flat >= positions) continue;",
-    "if (flat > positions) continue;",
+    "if (flat >= p.gather.columns) return column;",
+    "if (flat > p.gather.columns) return column;",
     "gather",
 )
 MISSING_BARRIER = Bug(

@@ -309,8 +309,8 @@ def test_a_device_without_counters_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.simulated
 def test_counters_of_a_row() -> None:
-    # One block of 256 threads with 4 positions each, one tap, one channel: a copy of 4096 bytes.
-    workload = Workload("row", (1, 1, 1, 1, 1024), (1, 1, 1, 1, 1), bias=False)
+    # 256 threads with 4 rows each, one tap, one channel: a copy of 4096 bytes.
+    workload = Workload("rows", (1, 1, 1, 4, 256), (1, 1, 1, 1, 1), bias=False)
     (found,) = collect([workload], Choice(algorithm="gather"), 4)
     counters = read_counters(found["counters"])
     assert (counters.blocks, counters.blocks_run) == (1, 1)

@@ -9,7 +9,7 @@ from cupy_convt3d._activation import ACTIVATIONS, NO_ACTIVATION, Activation, act
 from cupy_convt3d._dtypes import DTYPES, KernelDtype
 from cupy_convt3d._plan import Launch
 from cupy_convt3d._plan_depth_to_space import fit_depth_to_space, plan_depth_to_space
-from cupy_convt3d._plan_gather import plan_gather
+from cupy_convt3d._plan_gather import TILES, GatherConfig, plan_gather
 from cupy_convt3d._plan_implicit_gemm import fit_config, plan_implicit_gemm
 from cupy_convt3d._plan_scatter import plan_scatter
 from cupy_convt3d._problem import make_problem
@@ -39,6 +39,8 @@ def launches(few: bool = False) -> list[Launch]:
                             key = (launch.kernel, launch.options)
                             if key not in best or launch.shared_bytes > best[key].shared_bytes:
                                 best[key] = launch
+    for launch in _gather_tiles():
+        best.setdefault((launch.kernel, launch.options), launch)
     for variant in all_variants(few):
         for launch in _tensor_core_launches(variant):
             best.setdefault((launch.kernel, launch.options), launch)
@@ -69,6 +71,18 @@ def _tensor_core_launches(variant: Variant) -> Iterator[Launch]:
                 problem, dtype, True, gemm, variant.bits, activation=activation
             )
         yield from (*plan.packing, *plan.launches)
+
+
+def _gather_tiles() -> list[Launch]:
+    """Return a launch of the gather for each of its tiles."""
+    problem = make_problem((1, 2, 4, 4, 4), (2, 4, 3, 3, 3))
+    return [
+        launch
+        for dtype in DTYPES.values()
+        for tile in TILES[dtype.accumulator_bytes]
+        for bits in (32, 64)
+        for launch in plan_gather(problem, dtype, True, bits, config=GatherConfig(*tile)).launches
+    ]
 
 
 def _activations_of(dtype: KernelDtype, bits: int, channels: int) -> list[Activation]:
