@@ -1,13 +1,14 @@
 """Compile every variant of every kernel for every supported architecture and print what it uses.
 
-Run with ``python benchmarks/kernel_resources.py``. Needs CuPy and NVRTC 12.8 or later, no GPU. The
-columns are registers per thread and shared memory per block (static + dynamic, bytes). The exit
+Run with ``python benchmarks/kernel_resources.py [ARCHITECTURE ...]``, such as 80 90; all takes some
+twenty minutes on two cores. Needs CuPy and NVRTC 12.8 or later, no GPU. The columns are registers per thread and shared memory per block (static + dynamic, bytes). The exit
 status is 1 if a variant uses local memory (spills), more registers than its blocks can have, or
 more shared memory than a block may have on the architecture.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import sys
@@ -23,6 +24,7 @@ from cupy_convt3d._activation import ACTIVATIONS
 from cupy_convt3d._dtypes import DTYPES
 from cupy_convt3d._loader import compile_options, kernel_source
 from cupy_convt3d._plan import Launch
+from cupy_convt3d._tensor_core import MATHS
 from tests.variants import launches
 
 #: Shared memory that a block can opt in to, in bytes (CUDA C++ Programming Guide, "Technical
@@ -35,6 +37,18 @@ SHARED_PER_BLOCK = {
     100: 227 * 1024,
     120: 99 * 1024,
 }
+
+#: Endings of the macros that select a tile.
+TILE_MACROS = (
+    "TILE_TAPS",
+    "TILE_CO",
+    "TILE_POSITIONS",
+    "WHOLE_ROWS",
+    "M_TILES",
+    "N_TILES",
+    "SUM_CHANNELS",
+    "TAPS_W",
+)
 
 #: Registers of a block at most, on all of them.
 REGISTERS_PER_BLOCK = 64 * 1024
@@ -94,40 +108,47 @@ def faults(launch: Launch, usage: Usage, architecture: int) -> list[str]:
 
 
 def describe(launch: Launch) -> str:
-    """Return a variant's name: kernel, dtype, index width, register tile and activation."""
+    """Return a variant's name: kernel, dtype, index width, then math, tiles and activation."""
     values = dict(option.removeprefix("-DCONVT3D_").split("=") for option in launch.options)
     dtype = next(d.name for d in DTYPES.values() if d.number == int(values["DTYPE"]))
-    tile = "x".join(
-        values[f"TILE_{name}"] for name in ("TAPS", "CO", "POSITIONS") if f"TILE_{name}" in values
-    )
+    math = next((m.name for m in MATHS.values() if str(m.number) == values.get("MATH")), "")
+    tile = "x".join(value for name, value in values.items() if name.endswith(TILE_MACROS))
     activation = ("", *ACTIVATIONS)[int(values.get("ACTIVATION", 0))]
-    return f"{launch.kernel:16s} {dtype:10s} {values['INDEX_BITS']} {tile:6s} {activation:10s}"
+    return (
+        f"{launch.kernel:22s} {dtype:10s} {values['INDEX_BITS']} {math:9s} {tile:6s}"
+        f" {activation:10s}"
+    )
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "architectures", nargs="*", type=int, default=list(SHARED_PER_BLOCK), metavar="architecture"
+    )
+    architectures = parser.parse_args().architectures
     variants = sorted(launches(), key=lambda launch: (launch.kernel, launch.options))
-    print(f"{'kernel, dtype, index bits, register tile, activation':50s}", end="")
-    print("".join(f"    sm_{a:<8d}" for a in SHARED_PER_BLOCK))
+    print(f"{'kernel, dtype, index bits, math, tile, activation':64s}", end="")
+    print("".join(f"    sm_{a:<8d}" for a in architectures))
     bad = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         rows = [
             [
                 pool.submit(compile_variant, launch.kernel, launch.options, architecture)
-                for architecture in SHARED_PER_BLOCK
+                for architecture in architectures
             ]
             for launch in variants
         ]
         for launch, row in zip(variants, rows, strict=True):
             cells = []
-            for architecture, future in zip(SHARED_PER_BLOCK, row, strict=True):
+            for architecture, future in zip(architectures, row, strict=True):
                 usage = future.result()
                 cells.append(f"{usage.registers:4d} {usage.static_shared + launch.shared_bytes:6d}")
                 bad += [
                     f"{describe(launch)} sm_{architecture}: {fault}"
                     for fault in faults(launch, usage, architecture)
                 ]
-            print(f"{describe(launch):50s}" + "    ".join(cells), flush=True)
-    print(f"{len(variants)} variants x {len(SHARED_PER_BLOCK)} architectures: {len(bad)} faults")
+            print(f"{describe(launch):64s}" + "    ".join(cells), flush=True)
+    print(f"{len(variants)} variants x {len(architectures)} architectures: {len(bad)} faults")
     print("\n".join(bad))
     return 1 if bad else 0
 
