@@ -1,7 +1,7 @@
 """Compile every variant of every kernel for every supported architecture and print what it uses.
 
-Run with ``python benchmarks/kernel_resources.py [ARCHITECTURE ...]``, such as 80 90; all of them take
-some twenty minutes on two cores. Needs CuPy and NVRTC 12.8 or later, no GPU. The columns are
+Run with ``python benchmarks/kernel_resources.py [ARCHITECTURE ...]``, such as 80 90; all of them
+take an hour on two cores. Needs CuPy and NVRTC 12.8 or later, no GPU. The columns are
 registers per thread and shared memory per block (static + dynamic, bytes). The exit status is 1 if
 a variant uses local memory (spills), more registers than its blocks can have, or more shared memory
 than a block may have on the architecture.
