@@ -295,12 +295,17 @@ def _gather(config: GatherConfig, problem: Problem, dtype: KernelDtype, rates: U
     ) / WARP
     # Shared memory does not reach its peak while as many instructions are issued.
     work.shared = products / WARP * tile_wavefronts(tile, unit_taps, dtype) / 0.8
-    sectors = 1.3 if config.whole_rows else min(width.stride, SECTOR // dtype.itemsize)
+    repeated = 1 if config.whole_rows else min(width.stride, SECTOR // dtype.itemsize)
     loads = products * (config.tile_positions + unit_taps - 1) / unit_taps
-    work.l2 = outputs * dtype.itemsize * sectors + 0.3 * loads * dtype.itemsize
-    return _overlapped(work.times(rates, dtype, 1.0)) * _tail(
-        max(1.0, columns / THREADS), 2 * rates.multiprocessors
-    )
+    # Rows begin anywhere in a sector.
+    work.l2 = outputs * dtype.itemsize * (repeated + 0.3) + 0.3 * loads * dtype.itemsize
+    if repeated > 1:
+        # Sectors that leave the L2 cache between their writes; how many is a guess.
+        work.dram += 0.25 * outputs * dtype.itemsize
+    # Several blocks share a multiprocessor, so a partly filled last wave costs little: only a grid
+    # that leaves multiprocessors idle counts.
+    idle = rates.multiprocessors * THREADS / columns
+    return _overlapped(work.times(rates, dtype, 1.0)) * max(1.0, idle)
 
 
 def _scatter(

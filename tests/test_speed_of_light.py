@@ -309,11 +309,11 @@ def test_a_device_without_counters_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.simulated
 def test_counters_of_a_row() -> None:
-    # 256 threads with 4 rows each, one tap, one channel: a copy of 4096 bytes.
-    workload = Workload("rows", (1, 1, 1, 4, 256), (1, 1, 1, 1, 1), bias=False)
+    # Four blocks of 256 threads with one output each, one tap, one channel: a copy of 4096 bytes.
+    workload = Workload("row", (1, 1, 1, 1, 1024), (1, 1, 1, 1, 1), bias=False)
     (found,) = collect([workload], Choice(algorithm="gather"), 4)
     counters = read_counters(found["counters"])
-    assert (counters.blocks, counters.blocks_run) == (1, 1)
+    assert (counters.blocks, counters.blocks_run) == (4, 4)
     assert counters.products_f32 == useful_products(workload.problem()) == 1024
     assert counters.store_sectors == 4096 / SECTOR
     assert counters.store_bytes_asked == 4096
