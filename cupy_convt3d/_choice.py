@@ -39,11 +39,11 @@ _NARROW = ((1, 4), (2, 4), (3, 4), (4, 4), (5, 4), (6, 4))
 #: Tiles of 16 x 8 products of a warp in the implicit GEMM, along m and n, that fit 255 registers
 #: without spills, by math. tf32x3 has sums of single k steps beside the large ones.
 GEMM_TILES = {
-    "float16": (*_NARROW, (7, 4), (9, 4)),
-    "bfloat16": (*_NARROW, (7, 4), (9, 4)),
-    "tf32": (*_NARROW, (7, 4), (9, 4)),
+    "float16": (*_NARROW, (7, 4)),
+    "bfloat16": (*_NARROW, (7, 4)),
+    "tf32": (*_NARROW, (7, 4), (9, 3)),
     "tf32x3": (*_NARROW[:-1], (6, 3), (7, 3)),
-    "bf16x3": (*_NARROW, (7, 4), (9, 4)),
+    "bf16x3": (*_NARROW, (7, 4), (9, 3)),
     "float64": ((1, 4), (2, 4), (3, 4)),
 }
 #: The same for depth to space, which loops over m tiles anyway, by bytes of a sum.
