@@ -37,8 +37,8 @@ class Bug:
 OFF_BY_ONE = Bug(
     "off-by-one",
     "convt3d_gather.cu",
-    "if (flat >= p.gather.columns) return column;",
-    "if (flat > p.gather.columns) return column;",
+    "+ i * row_step < p.axis[1].output) column.rows = i + 1;",
+    "+ i * row_step <= p.axis[1].output) column.rows = i + 1;",
     "gather",
 )
 MISSING_BARRIER = Bug(
@@ -74,6 +74,7 @@ from cupy_convt3d import _loader
 from tests.problems import exact_result, integer_data
 from tests.test_planted_bugs import CASE
 from cupy_convt3d import conv_transpose3d
+from cupy_convt3d._plan_gather import GatherConfig
 import numpy as np
 
 cupy.cuda.set_allocator(None)
@@ -81,7 +82,9 @@ folder = Path(sys.argv[1])
 _loader.kernel_directory = lambda: folder
 arrays = integer_data(CASE, "float32")
 x, weight, _ = (None if a is None else cupy.asarray(a) for a in arrays)
-y = conv_transpose3d(x, weight, algorithm=sys.argv[2])
+# Columns of 8 rows, as on the host.
+config = GatherConfig(4, 8, False) if sys.argv[2] == "gather" else None
+y = conv_transpose3d(x, weight, algorithm=sys.argv[2], config=config)
 np.testing.assert_array_equal(y.get(), exact_result(CASE, arrays))
 print("no finding")
 """

@@ -230,25 +230,26 @@ def test_non_finite_values_are_where_they_are_without_tensor_cores(
             np.testing.assert_array_equal(y[infinite], direct[infinite])
 
 
-@ALL_MATHS
+#: One pass of tf32 rounds the largest numbers to infinity, as documented.
+@pytest.mark.parametrize(
+    "math", [m for m in MATHS.values() if m.name != "tf32"], ids=lambda math: math.name
+)
 def test_the_largest_numbers_do_not_overflow(host: HostExecutor, math: Math) -> None:
     """Rounded to fewer bits, as a first part, they would be infinite."""
     dtype = dtype_of(math)
-    if math.name == "tf32":
-        pytest.xfail("one pass of tf32 rounds the largest numbers to infinity, as documented")
     largest = {"float16": 65504.0, "bfloat16": 3.3895314e38, "float64": 1.7976931348623157e308}
     for case in NON_FINITE:
         problem = case.problem()
-        x, weight, _ = normal_data(case, dtype.name)
+        x, weight, bias = integer_data(case, dtype.name)
         x[...] = 0
         x[0, 1, -1, -1, 0] = largest.get(dtype.name, 3.4028235e38)
-        weight[...] = np.clip(weight, -0.5, 0.5)
-        expected = exact_result(case, (x, weight, None)).reshape(problem.y_shape)
+        weight[...] = weight / 4
+        expected = exact_result(case, (x, weight, bias)).reshape(problem.y_shape)
         for plan in plans(case, math, 32, 3):
-            y = wide(run_on_host(host, plan, problem, (x, weight, np.zeros(1, dtype=x.dtype))))
+            y = wide(run_on_host(host, plan, problem, (x, weight, bias)))
             assert np.isfinite(y).all()
-            limit = 2.0**-7 if dtype.itemsize == 2 else 2.0**-14
-            np.testing.assert_allclose(y, expected, rtol=limit, atol=1e-3)
+            # A quarter of a number is exact in every form; the bias is lost beside it.
+            np.testing.assert_allclose(y, expected, rtol=2.0**-8)
 
 
 @ALL_MATHS
