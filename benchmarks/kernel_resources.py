@@ -1,7 +1,7 @@
 """Compile every variant of every kernel for every supported architecture and print what it uses.
 
-Run with ``python benchmarks/kernel_resources.py [ARCHITECTURE ...]``, such as 80 90; all of them
-take an hour on two cores. Needs CuPy and NVRTC 12.8 or later, no GPU. The columns are
+Run with ``python benchmarks/kernel_resources.py [--few] [ARCHITECTURE ...]``, such as 80 90; all of
+them take an hour on two cores. Needs CuPy and NVRTC 12.8 or later, no GPU. The columns are
 registers per thread and shared memory per block (static + dynamic, bytes). The exit status is 1 if
 a variant uses local memory (spills), more registers than its blocks can have, or more shared memory
 than a block may have on the architecture.
@@ -126,8 +126,10 @@ def main() -> int:
     parser.add_argument(
         "architectures", nargs="*", type=int, default=list(SHARED_PER_BLOCK), metavar="architecture"
     )
-    architectures = parser.parse_args().architectures
-    variants = sorted(launches(), key=lambda launch: (launch.kernel, launch.options))
+    parser.add_argument("--few", action="store_true", help="leave out some tiles of each kernel")
+    options = parser.parse_args()
+    architectures = options.architectures
+    variants = sorted(launches(options.few), key=lambda launch: (launch.kernel, launch.options))
     print(f"{'kernel, dtype, index bits, math, tile, activation':64s}", end="")
     print("".join(f"    sm_{a:<8d}" for a in architectures))
     bad = []

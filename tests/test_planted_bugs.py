@@ -124,7 +124,7 @@ def test_wrong_results_are_caught_on_the_host(bug: Bug, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bug", "finding"),
     [
-        pytest.param(OFF_BY_ONE, "memcheck", id="off-by-one"),
+        pytest.param(OFF_BY_ONE, "memcheck|racecheck", id="off-by-one"),
         pytest.param(MISSING_BARRIER, "racecheck|initcheck", id="missing-barrier"),
         pytest.param(MISSING_ATOMIC, "racecheck", id="missing-atomic"),
         pytest.param(UNCLEARED_SUMS, "initcheck", id="uncleared-sums"),

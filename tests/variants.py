@@ -22,7 +22,8 @@ CHANNELS = (1, 2, 4, 8, 16)
 def launches(few: bool = False) -> list[Launch]:
     """Return one launch of each variant, that of most shared memory.
 
-    ``few`` leaves out tiles of the tensor-core kernels that the host run does not use.
+    ``few`` leaves out tiles: of the tensor-core kernels those that the host run does not use, of the
+    gather those that are not a problem's first choice.
     """
     best: dict[tuple[str, tuple[str, ...]], Launch] = {}
     for channels in CHANNELS:
@@ -39,7 +40,7 @@ def launches(few: bool = False) -> list[Launch]:
                             key = (launch.kernel, launch.options)
                             if key not in best or launch.shared_bytes > best[key].shared_bytes:
                                 best[key] = launch
-    for launch in _gather_tiles():
+    for launch in [] if few else _gather_tiles():
         best.setdefault((launch.kernel, launch.options), launch)
     for variant in all_variants(few):
         for launch in _tensor_core_launches(variant):
