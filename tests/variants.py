@@ -22,8 +22,8 @@ CHANNELS = (1, 2, 4, 8, 16)
 def launches(few: bool = False) -> list[Launch]:
     """Return one launch of each variant, that of most shared memory.
 
-    ``few`` leaves out tiles: of the tensor-core kernels those that the host run does not use, of the
-    gather those that are not a problem's first choice.
+    ``few`` leaves out tiles: of the tensor-core kernels those that the host run does not use, of
+    the gather those that are not a problem's first choice.
     """
     best: dict[tuple[str, tuple[str, ...]], Launch] = {}
     for channels in CHANNELS:
