@@ -67,7 +67,9 @@ TILE_EDGES = [
     Case("width-513", (1, 3, 2, 2, 513), (3, 5, 2, 2, 3), True),
     Case("width-513-stride-2", (1, 4, 1, 2, 513), (4, 9, 1, 3, 4), True, (1, 1, 2), (0, 1, 1)),
     Case("width-1", (2, 5, 3, 9, 1), (5, 17, 2, 3, 3), True, 2, 1),
-    Case("taps-far-apart", (1, 2, 1, 2, 700), (2, 3, 1, 2, 3), False, 1, (0, 0, 9), 0, 1, 300),
+    Case(
+        "taps-far-apart", (1, 2, 1, 2, 700), (2, 3, 1, 2, 3), False, 1, (0, 0, 9), 0, 1, (1, 1, 300)
+    ),
     Case("taps-apart-and-strided", (1, 2, 1, 1, 400), (2, 3, 1, 1, 5), False, 3, 0, 0, 1, 100),
     Case("rows-apart", (1, 2, 9, 40, 8), (2, 8, 3, 3, 1), False, 1, 0, 0, 1, (4, 13, 1)),
     Case("many-taps-many-channels", (1, 17, 1, 3, 12), (17, 20, 1, 2, 21), True),
