@@ -46,7 +46,7 @@ def cases(variant: Variant) -> list[Case]:
     ]
 
 
-@pytest.mark.parametrize("variant", all_variants(few=False), ids=name)
+@pytest.mark.parametrize("variant", list(all_variants(few=False)), ids=name)
 def test_tensor_core_tiles(variant: Variant) -> None:
     dtype = dtype_of(variant.math)
     for case, warps in zip(cases(variant), WARPS, strict=False):
