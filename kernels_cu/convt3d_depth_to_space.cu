@@ -181,6 +181,11 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
                        group_weights + ((first_step + step) * static_cast<long long>(m_tiles) + m) *
                                            kParts * 32,
                        tiles * kParts * 32);
+        // Tiles past the last are multiplied like the others, and not stored.
+        for (int e = tiles * kParts * 32 + static_cast<int>(threadIdx.x); e < stage_m * kParts * 32;
+             e += static_cast<int>(blockDim.x)) {
+          target[step * stage_m * kParts * 32 + e] = uint4{};
+        }
       }
     };
 
