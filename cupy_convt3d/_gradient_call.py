@@ -18,7 +18,7 @@ def grad_input_call(
     grad_output: Any, weight: Any, input_shape: Any, settings: Settings
 ) -> tuple[Problem, KernelDtype, Shape]:
     """Return the checked problem, the dtype and the shape of a gradient of the input."""
-    dtype = _common_dtype({"grad_output": grad_output, "weight": weight})
+    dtype = check_gradient_dtypes({"grad_output": grad_output, "weight": weight})
     input_shape = shape_tuple(input_shape, "input_shape")
     if len(input_shape) not in (4, 5):
         raise ValueError(
@@ -33,7 +33,7 @@ def grad_weight_call(
     x: Any, grad_output: Any, weight_shape: Any, settings: Settings
 ) -> tuple[Problem, KernelDtype]:
     """Return the checked problem and the dtype of a gradient of the weight."""
-    dtype = _common_dtype({"x": x, "grad_output": grad_output})
+    dtype = check_gradient_dtypes({"x": x, "grad_output": grad_output})
     weight_shape = shape_tuple(weight_shape, "weight_shape")
     if len(weight_shape) != 5:
         raise ValueError(
@@ -53,7 +53,8 @@ def grad_bias_dtype(grad_output: Any) -> KernelDtype:
     return dtype
 
 
-def _common_dtype(operands: dict[str, Any]) -> KernelDtype:
+def check_gradient_dtypes(operands: dict[str, Any]) -> KernelDtype:
+    """Return the common dtype of two operands; raise TypeError if one differs or is unfit."""
     (first_name, first), (name, other) = operands.items()
     dtype = dtype_of(first.dtype, first_name)
     if other.dtype != first.dtype:

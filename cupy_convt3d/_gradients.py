@@ -14,6 +14,11 @@ from cupy_convt3d._gradient_call import (
 from cupy_convt3d._gradients_numpy import run_grad_input_numpy, run_grad_weight_numpy
 from cupy_convt3d._libraries import common_library
 from cupy_convt3d._run_dlpack import from_dlpack
+from cupy_convt3d._run_torch import (
+    run_grad_bias_torch,
+    run_grad_input_torch,
+    run_grad_weight_torch,
+)
 
 Array = TypeVar("Array")
 IntOrTriple = int | Sequence[int]
@@ -114,6 +119,9 @@ def conv_transpose3d_grad_input(
     result: Array
     if library == "numpy":
         result = run_grad_input_numpy(*operands, input_shape, settings)
+        return result
+    if library == "torch":
+        result = run_grad_input_torch(*operands, input_shape, settings)
         return result
     from cupy_convt3d._gradients_cupy import run_grad_input_cupy
 
@@ -217,6 +225,9 @@ def conv_transpose3d_grad_weight(
     if library == "numpy":
         result = run_grad_weight_numpy(*operands, weight_shape, settings)
         return result
+    if library == "torch":
+        result = run_grad_weight_torch(*operands, weight_shape, settings)
+        return result
     from cupy_convt3d._gradients_cupy import run_grad_weight_cupy
 
     if library == "dlpack":
@@ -256,11 +267,14 @@ def conv_transpose3d_grad_bias(grad_output: Array) -> Array:
     >>> conv_transpose3d_grad_bias(np.ones((2, 3, 4, 5, 6), dtype=np.float32))
     array([240., 240., 240.], dtype=float32)
     """
-    array: Any = grad_output
-    if common_library({"grad_output": grad_output}) == "dlpack":
-        array = from_dlpack(grad_output)
+    library = common_library({"grad_output": grad_output})
+    result: Array
+    if library == "torch":
+        result = run_grad_bias_torch(grad_output)
+        return result
+    array: Any = from_dlpack(grad_output) if library == "dlpack" else grad_output
     itemsize = grad_bias_dtype(array).itemsize
     axes = (0, 2, 3, 4) if array.ndim == 5 else (1, 2, 3)
     dtype = "float32" if itemsize == 2 else array.dtype
-    result: Array = array.sum(axis=axes, dtype=dtype).astype(array.dtype, copy=False)
+    result = array.sum(axis=axes, dtype=dtype).astype(array.dtype, copy=False)
     return result

@@ -22,7 +22,7 @@ from tests.gradients import (
     integer_operands,
     normal_operands,
 )
-from tests.libraries import NUMPY, Library
+from tests.libraries import LIBRARIES, NUMPY, Library
 from tests.problems import (
     DTYPES,
     EDGES,
@@ -35,8 +35,6 @@ from tests.problems import (
     numpy_dtype,
 )
 from tests.reference import error_bound, gradient_reference
-
-LIBRARIES = pytest.mark.parametrize("library", [pytest.param(NUMPY, id="numpy")])
 
 #: Reported cases with a result that needs no output size to be known.
 REPORTED = [entry for entry in load_cases() if is_small(entry) and "output_size" not in entry]
