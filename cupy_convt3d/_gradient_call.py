@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from cupy_convt3d._call import Settings, Shape, checked_problem, dtype_of
-from cupy_convt3d._dtypes import KernelDtype
+from cupy_convt3d._dtypes import KernelDtype, kernel_dtype
 from cupy_convt3d._problem import Problem, shape_tuple
 
 #: The CUDA kernels of each gradient; all of them are deterministic.
@@ -44,7 +44,7 @@ def grad_weight_call(
 
 def grad_bias_dtype(grad_output: Any) -> KernelDtype:
     """Return the dtype of a gradient of the bias, after checking what it is made from."""
-    dtype = dtype_of(grad_output.dtype, "grad_output")
+    dtype = kernel_dtype(grad_output.dtype, "grad_output")
     if grad_output.ndim not in (4, 5):
         raise ValueError(
             "grad_output must have 5 axes (N, C_out, D, H, W) or 4 (C_out, D, H, W), "

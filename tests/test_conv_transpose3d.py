@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cupy_convt3d import _run_torch, conv_transpose3d
+from cupy_convt3d import _torch_cpu, conv_transpose3d
 from tests.libraries import CUPY, LIBRARIES, NUMPY, Library, from_torch, to_torch
 from tests.problems import (
     DTYPES,
@@ -448,13 +448,16 @@ def test_wrong_settings(
         conv_transpose3d(x, x, **keywords)
 
 
-def test_tensors_that_require_gradients() -> None:
+@pytest.mark.parametrize("keywords", [{"activation": "relu"}, {"out": True}])
+def test_tensors_that_require_gradients_where_none_are_recorded(keywords: dict[str, Any]) -> None:
     x = torch.ones((1, 1, 2, 2, 2))
     weight = torch.ones((1, 1, 1, 1, 1), requires_grad=True)
+    if "out" in keywords:
+        keywords = {"out": torch.zeros((1, 1, 2, 2, 2))}
     with pytest.raises(ValueError, match="weight must not require gradients, which are not rec"):
-        conv_transpose3d(x, weight)
+        conv_transpose3d(x, weight, **keywords)
     with torch.no_grad():
-        y = conv_transpose3d(x, weight)
+        y = conv_transpose3d(x, weight, **keywords)
     assert not y.requires_grad
     torch.testing.assert_close(y, x)
 
@@ -472,8 +475,12 @@ def test_tensors_that_are_not_dense_or_elsewhere() -> None:
     x = torch.ones((1, 1, 2, 2, 2))
     with pytest.raises(TypeError, match="x must be a dense"):
         conv_transpose3d(x.to_sparse(), x)
+    with pytest.raises(TypeError, match=r"x must be a dense \(strided\) tensor, got a nested one"):
+        conv_transpose3d(torch.nested.nested_tensor([x[0]], layout=torch.jagged), x)
+    y = conv_transpose3d(x.to("meta"), x.to("meta"))
+    assert (y.device.type, y.shape) == ("meta", (1, 1, 3, 3, 3))
     with pytest.raises(ValueError, match="x must be on the CPU or a CUDA device, got meta"):
-        conv_transpose3d(x.to("meta"), x)
+        conv_transpose3d(x.to("meta"), x, activation="relu")
 
 
 def test_torch_parameters_and_results_are_torchs_own() -> None:
@@ -501,7 +508,7 @@ def test_bfloat16_tensors_through_float32_copies(monkeypatch: pytest.MonkeyPatch
     operands = [to_torch(a) for a in normal_data(case, "bfloat16")]
     expected = conv_transpose3d(*operands, 2)
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    monkeypatch.setattr(_run_torch, "BFLOAT16_COPIES", 2000)
+    monkeypatch.setattr(_torch_cpu, "BFLOAT16_COPIES", 2000)
     torch.testing.assert_close(conv_transpose3d(*operands, 2), expected, rtol=2**-7, atol=1e-6)
 
 
@@ -535,29 +542,34 @@ def test_a_default_device_does_not_matter() -> None:
 
 # torch's own forward mode compiles its formulas by a function that torch has deprecated.
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-def test_forward_mode_derivatives_are_refused() -> None:
+def test_forward_mode_derivatives_where_none_are_recorded() -> None:
     x = torch.ones((1, 1, 2, 2, 2))
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, x)
         with pytest.raises(ValueError, match="x must not require gradients"):
-            conv_transpose3d(dual, x)
+            conv_transpose3d(dual, x, activation="relu")
 
 
-def test_traces_and_transforms_are_refused() -> None:
+def test_traces_and_transforms_that_only_an_operator_can_take() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
+    def relu(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return conv_transpose3d(a, b, activation="relu")
+
     x = torch.ones((1, 1, 2, 2, 2))
     with pytest.raises(TypeError, match="being traced"):
-        make_fx(lambda a: conv_transpose3d(a, x))(x)
+        make_fx(lambda a: relu(a, x))(x)
     with pytest.raises(TypeError, match="must be a tensor with memory of its own"):
-        torch.vmap(lambda a: conv_transpose3d(a, x))(x[None])
+        torch.vmap(lambda a: relu(a, x))(x[None])
     with FakeTensorMode() as mode:
         fake = mode.from_tensor(x)
     with pytest.raises(TypeError, match="x must be a tensor with memory of its own, got a FakeTen"):
-        conv_transpose3d(fake, fake)
+        relu(fake, fake)
+    zero = torch._efficientzerotensor(x.shape)
     with pytest.raises(TypeError, match="x must be a tensor with memory of its own"):
-        conv_transpose3d(torch._efficientzerotensor(x.shape), x)
+        relu(zero, x)
+    torch.testing.assert_close(conv_transpose3d(zero, x), torch.zeros(1, 1, 3, 3, 3))
 
 
 def test_out_that_is_a_lazy_view() -> None:
