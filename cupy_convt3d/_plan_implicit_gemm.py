@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import gcd
+from math import gcd, prod
 
 from cupy_convt3d._activation import NO_ACTIVATION, Activation
 from cupy_convt3d._dtypes import KernelDtype
@@ -19,6 +19,7 @@ from cupy_convt3d._tensor_core import (
     channel_pitch,
     copy_bytes,
 )
+from cupy_convt3d._unit_rates import SECTOR
 
 #: What the output channels of a block are a multiple of.
 SUM_CHANNELS = 8
@@ -230,6 +231,23 @@ def _sum_channels(config: GemmConfig) -> int:
     return min(range(SUM_CHANNELS, config.co_tile + 1, SUM_CHANNELS), key=cost)
 
 
+def _row_places(width: Axis, plane: int, dtype: KernelDtype, segment: int) -> tuple[int, int, int]:
+    """Return ``row_places``, ``sector_mask`` and ``log2_interleave`` of ``GemmParams``.
+
+    They say how lanes share the outputs of a row: warps fill whole sectors of y, and load products
+    without bank conflicts, unless too many lanes would idle for that. ``plane`` is the elements of
+    a channel of y.
+    """
+    sector = SECTOR // dtype.itemsize
+    aligned = width.output % sector == 0 and (segment == width.output or segment % sector == 0)
+    # Rows of different channels begin alike, or aligning one does not help the others.
+    mask = 0 if aligned or plane % sector else sector - 1
+    interleave = {2: 1, 4: 2}.get(width.stride, 0)
+    group = max(sector, 8 << interleave)
+    places = -(-(segment + mask) // group) * group
+    return (places, mask, interleave) if places <= 1.25 * segment else (segment, 0, 0)
+
+
 def _loaded_channels(config: GemmConfig) -> int:
     """Return the channels that a thread of the epilogue holds at a time (``kSumChannels``)."""
     return 16 if gcd(config.co_tile, config.sum_channels) % 16 == 0 else 8
@@ -300,6 +318,9 @@ def plan_implicit_gemm(
     )
     unit = copy_bytes(problem.input[2], dtype, x_aligned)
     rows_h = config.tile_h + (config.stage_taps_h - 1) * height.input_step
+    row_places, sector_mask, interleave = _row_places(
+        width, prod(problem.output), dtype, config.segment
+    )
 
     params = common_params(problem, has_bias, activation)
     for axis, tile, count in zip(
@@ -326,6 +347,7 @@ def plan_implicit_gemm(
         ("row_copies", row_copies),
         ("copies", copies),
         ("pass_rows", config.pass_rows),
+        ("row_places", row_places),
         ("warps_m", config.warps_m),
         ("stage_taps_h", config.stage_taps_h),
         ("sum_channels", config.sum_channels),
@@ -347,6 +369,8 @@ def plan_implicit_gemm(
         ("copy_elements", unit // dtype.itemsize),
         ("copy_channels", max(1, config.threads // copies)),
         ("channel_pitch", layout.channel_pitch),
+        ("sector_mask", sector_mask),
+        ("log2_interleave", interleave),
         ("product_pitch", layout.product_pitch),
         ("output_taps", layout.output_taps),
         ("sums", layout.sums),

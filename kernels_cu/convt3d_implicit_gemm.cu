@@ -303,29 +303,32 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         }
         __syncthreads();  // the products of the pass are complete
 
-        const int items = parts * pass_rows * segment_outputs;
-        for (int e = static_cast<int>(threadIdx.x); e < items; e += static_cast<int>(blockDim.x)) {
+        const int items = parts * pass_rows * static_cast<int>(gemm.row_places.divisor);
+        for (int e = warp * 32 + interleaved_lane(lane, gemm.log2_interleave); e < items;
+             e += static_cast<int>(blockDim.x)) {
           int place;
           int row;
-          const int part = divmod(divmod(e, gemm.segment, &place), gemm.pass_rows, &row);
+          const int part = divmod(divmod(e, gemm.row_places, &place), gemm.pass_rows, &row);
           int h;
           const int d = divmod(first_row + row, gemm.tile_h, &h);
-          const Index output[3] = {tile.output[0] + d * static_cast<Index>(p.axis[0].stride),
-                                   tile.output[1] + h * static_cast<Index>(p.axis[1].stride),
-                                   tile.output[2] + place};
-          if (first_row + row >= rows || output[0] >= output_d || output[1] >= output_h ||
-              output[2] >= end_output) {
+          const Index output_row[2] = {tile.output[0] + d * static_cast<Index>(p.axis[0].stride),
+                                       tile.output[1] + h * static_cast<Index>(p.axis[1].stride)};
+          const Index row_offset =
+              (output_row[0] * output_h + output_row[1]) * output_w + tile.output[2];
+          // The first place of a row is where its first sector of y begins.
+          place -= static_cast<int>(tile.y_offset + row_offset) & gemm.sector_mask;
+          if (place < 0 || tile.output[2] + place >= end_output || first_row + row >= rows ||
+              output_row[0] >= output_d || output_row[1] >= output_h) {
             continue;
           }
           const OutputTaps taps = output_taps[place];
           const unsigned first_product =
               products + static_cast<unsigned>(row * row_bytes) + taps.first;
-          const OutputRow target{
-              tile.n,
-              tile.group,
-              {output[0], output[1], output[2]},
-              y + tile.y_offset + ((output[0] * output_h + output[1]) * output_w + output[2]),
-              tile.output_volume};
+          const OutputRow target{tile.n,
+                                 tile.group,
+                                 {output_row[0], output_row[1], tile.output[2] + place},
+                                 y + tile.y_offset + (row_offset + place),
+                                 tile.output_volume};
           // Of the slices so far.
           const auto kept_sums = [&](int channel) {
             const int position = (first_row + row) * segment_outputs + place;

@@ -56,6 +56,9 @@ struct GemmParams {
   int copy_channels;        // that the threads of a block copy at a time
   int channel_pitch;        // elements from one channel of a stage to the next
   FastDivmod pass_rows;     // output rows that are summed at a time
+  FastDivmod row_places;    // for the outputs of a row, and what lies before them in their sector
+  int sector_mask;          // elements of a sector of y, less 1, if rows begin with a whole one
+  int log2_interleave;      // of lanes among the outputs of a row (row_epilogue.cuh)
   int product_pitch;        // elements from the products of one input to those of the next
   FastDivmod sum_channels;  // that a thread of the epilogue sums for one output
   int output_taps;          // bytes from the start of shared memory to the taps of the outputs
