@@ -97,6 +97,24 @@ GEMM_PARAMS = np.dtype(
     align=True,
 )
 
+GRAD_WEIGHT_PARAMS = np.dtype(
+    [
+        ("grad_output", BOX_COPY),
+        ("splits", np.int64),
+        ("kernel_d", FAST_DIVMOD),
+        ("h_slices", FAST_DIVMOD),
+        ("w_slices", FAST_DIVMOD),
+        ("ci_tiles", FAST_DIVMOD),
+        ("taps_w", FAST_DIVMOD),
+        ("co_groups", FAST_DIVMOD),
+        ("items", FAST_DIVMOD),
+        ("ci_tile", np.int32),
+        ("warps_n", np.int32),
+        ("warps_k", np.int32),
+    ],
+    align=True,
+)
+
 GATHER_PARAMS = np.dtype(
     [
         ("columns", np.int64),
@@ -138,6 +156,7 @@ PARAMS = np.dtype(
         ("negative_slope", np.float64),
         ("gemm", GEMM_PARAMS),
         ("gather", GATHER_PARAMS),
+        ("grad_weight", GRAD_WEIGHT_PARAMS),
     ],
     align=True,
 )

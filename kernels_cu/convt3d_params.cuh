@@ -87,6 +87,24 @@ struct GemmParams {
   FastDivmod groups;
 };
 
+/// The tiles of the gradient of the weights (grad_weight_tile.cuh). GemmParams has the pipeline,
+/// the boxes of x and the warps.
+struct GradWeightParams {
+  BoxCopy grad_output;
+  long long splits;  // of the sum over positions
+  FastDivmod kernel_d;
+  FastDivmod h_slices;  // of the taps along height; AxisParams::tap_slice taps in each
+  FastDivmod w_slices;  // of the taps along width
+  FastDivmod ci_tiles;
+  FastDivmod taps_w;  // of a slice along width
+  FastDivmod
+      co_groups;     // of the output channels of a block, that a warp or a thread takes together
+  FastDivmod items;  // direct: pieces of the block's weights, one for each thread
+  int ci_tile;       // input channels of a block
+  int warps_n;
+  int warps_k;  // or threads, that share the rows of a stage
+};
+
 /// The columns and stages of the gather. It calls its axes planes, rows and width: Params::axis 0
 /// and 1 are depth and height or, where columns are better laid along depth, height and depth.
 struct GatherParams {
@@ -130,6 +148,7 @@ struct Params {
   double negative_slope;  // of leaky_relu (epilogue.cuh)
   GemmParams gemm;
   GatherParams gather;
+  GradWeightParams grad_weight;
 };
 
 #ifdef CONVT3D_PARAMS_SIZE
