@@ -54,7 +54,7 @@ class GradInputConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class Layout:
     """The box of grad_output in a stage, and bytes of the dynamic shared memory."""
 
     rows_h: int
@@ -66,7 +66,8 @@ class _Layout:
     total: int
 
 
-def _layout(problem: Problem, dtype: KernelDtype, config: GradInputConfig) -> _Layout:
+def layout_of(problem: Problem, dtype: KernelDtype, config: GradInputConfig) -> Layout:
+    """Return what a stage holds and where things are in shared memory."""
     math = MATHS[config.math]
     _, height, width = axes(problem)
     rows_h = (
@@ -82,7 +83,7 @@ def _layout(problem: Problem, dtype: KernelDtype, config: GradInputConfig) -> _L
     fragments = config.m_tiles * math.parts * WARP * FRAGMENT_BYTES
     stage_bytes = stage_weights + width.kernel * config.stage_taps_h * fragments
     block_tile = config.stages * stage_bytes
-    return _Layout(
+    return Layout(
         rows_h,
         row,
         channel // dtype.itemsize,
@@ -126,7 +127,7 @@ def fit_grad_input(
             config = GradInputConfig(
                 math.name, *warp_tiles, *warps, tile_d, tile_h, segment, taps, stages
             )
-            if _layout(problem, dtype, config).total <= shared_bytes:
+            if layout_of(problem, dtype, config).total <= shared_bytes:
                 return config
         # Fewer taps in a stage cost loads, fewer rows leave warps idle.
         if taps > 1:
@@ -162,7 +163,7 @@ def plan_grad_input(
     """
     math = MATHS[config.math]
     depth, height, width = axes(problem)
-    layout = _layout(problem, dtype, config)
+    layout = layout_of(problem, dtype, config)
     co_tile = 16 * config.m_tiles
     co_tiles = -(-problem.out_channels_per_group // co_tile)
     k_steps = -(-problem.in_channels_per_group // math.step_k)
