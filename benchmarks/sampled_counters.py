@@ -87,7 +87,14 @@ def array_bytes(workload: Workload, plan: Plan, choice: Choice) -> dict[Role, in
             "workspace": plan.workspace_bytes,
         }
     if choice.operation == "grad_input":
-        x, y = y, x
+        return {
+            "grad_output": y,
+            "weight": weight,
+            "bias": 0,
+            "grad_input": x,
+            "workspace": plan.workspace_bytes,
+            "packed": plan.packed_bytes,
+        }
     return {
         "x": x,
         "weight": weight,

@@ -24,9 +24,9 @@ def bound_gradient(
     """Return the compiled plan of a gradient for ``device``, which must be the current one.
 
     Its arrays are, by role, ``"grad_output"``, ``"weight"`` and ``"grad_input"``, or ``"x"``,
-    ``"grad_output"`` and ``"grad_weight"``, and ``"workspace"`` and ``"packed"``. The result has
-    elements, and so has the batch. ``aligned`` says that what the kernels read starts at multiples
-    of `COPY_ALIGNMENT`.
+    ``"grad_output"`` and ``"grad_weight"``, and ``"workspace"``, ``"packed"`` and ``"bias"``, which
+    is None. The result has elements, and so has the batch. ``aligned`` says that what the kernels
+    read starts at multiples of `COPY_ALIGNMENT`.
     """
     plan = make_gradient_plan(
         kind,

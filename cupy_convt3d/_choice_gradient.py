@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any, Literal
 
 from cupy_convt3d import _cost
-from cupy_convt3d._choice import TENSOR_CORES, no_candidate, rates_of
+from cupy_convt3d._choice import TENSOR_CORES, TILES_64, no_candidate, rates_of
 from cupy_convt3d._cost_gradient import grad_input_seconds, grad_weight_seconds
 from cupy_convt3d._device import H100, Device
 from cupy_convt3d._dtypes import KernelDtype
 from cupy_convt3d._input_gradient import input_gradient
-from cupy_convt3d._plan import Plan
+from cupy_convt3d._plan import Plan, Role
 from cupy_convt3d._plan_gather import TILES as GATHER_TILES
 from cupy_convt3d._plan_gather import GatherConfig, plan_gather
 from cupy_convt3d._plan_grad_input import GradInputConfig, fit_grad_input, plan_grad_input
@@ -21,16 +22,12 @@ from cupy_convt3d._plan_grad_weight import (
     fit_grad_weight_direct,
     plan_grad_weight,
 )
+from cupy_convt3d._plan_implicit_gemm import needs_64_bits
 from cupy_convt3d._problem import Problem
 from cupy_convt3d._tensor_core import maths_of
 
 Gradient = Literal["grad_input", "grad_weight"]
 Config = GatherConfig | GradInputConfig | GradWeightConfig
-
-ALGORITHMS: dict[Gradient, tuple[str, ...]] = {
-    "grad_input": ("auto", "gather", "implicit_gemm"),
-    "grad_weight": ("auto", "direct", "implicit_gemm"),
-}
 
 #: Tiles of 16 x 8 sums of a warp, along m and n, by bytes of a sum.
 GRAD_INPUT_TILES = {4: ((1, 4), (1, 8), (2, 4), (2, 8), (4, 4)), 8: ((1, 4), (2, 4))}
@@ -78,7 +75,9 @@ def _grad_input(
             found.append((gather, _cost.seconds(gather, correlation, dtype, rates)))
     if algorithm in ("auto", "implicit_gemm") and device.capability >= TENSOR_CORES:
         for math in maths_of(dtype, precision):
-            for tiles in GRAD_INPUT_TILES[dtype.accumulator_bytes]:
+            for tiles in (
+                TILES_64 if needs_64_bits(problem) else GRAD_INPUT_TILES[dtype.accumulator_bytes]
+            ):
                 for warps in GRAD_INPUT_WARPS:
                     config = fit_grad_input(
                         correlation, dtype, math, tiles, warps, device.shared_bytes
@@ -100,7 +99,9 @@ def _grad_weight(
         configs += [
             fit_grad_weight(problem, dtype, math, tiles, device.shared_bytes)
             for math in maths_of(dtype, precision)
-            for tiles in GRAD_WEIGHT_TILES[dtype.accumulator_bytes]
+            for tiles in (
+                TILES_64 if needs_64_bits(problem) else GRAD_WEIGHT_TILES[dtype.accumulator_bytes]
+            )
         ]
     return [
         (config, grad_weight_seconds(config, problem, dtype, rates))
@@ -145,5 +146,13 @@ def make_gradient_plan(
         return plan_grad_weight(problem, dtype, config, aligned=aligned)
     correlation = input_gradient(problem)
     if isinstance(config, GradInputConfig):
-        return plan_grad_input(correlation, dtype, config, aligned=aligned)
-    return plan_gather(correlation, dtype, False, config=config)
+        plan = plan_grad_input(correlation, dtype, config, aligned=aligned)
+    else:
+        plan = plan_gather(correlation, dtype, False, config=config)
+    # A correlation knows its arrays as x and y.
+    names: dict[Role, Role] = {"x": "grad_output", "y": "grad_input"}
+    launches = tuple(
+        replace(launch, roles=tuple(names.get(role, role) for role in launch.roles))
+        for launch in plan.launches
+    )
+    return replace(plan, launches=launches)

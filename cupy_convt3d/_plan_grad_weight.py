@@ -71,7 +71,6 @@ class GradWeightConfig:
     warps_m: int
     warps_n: int
     shares: int
-    threads: int
     ci_tile: int
     co_tile: int
     taps_h: int
@@ -80,6 +79,18 @@ class GradWeightConfig:
     segment: int
     stages: int
     splits: int
+
+    @property
+    def items(self) -> int:
+        """Pieces of the block's weights: of the direct kernel one for each thread."""
+        groups = self.ci_tile // self.tile[0] * (self.co_tile // self.tile[1])
+        return groups * self.taps_h * self.taps_w
+
+    @property
+    def threads(self) -> int:
+        if self.math:
+            return WARP * self.warps_m * self.warps_n * self.shares
+        return -(-self.items * self.shares // WARP) * WARP
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +178,9 @@ def _fitted(
             rows = max(config.shares, config.tile_h // 2)
             config = replace(config, tile_h=rows)
         elif config.segment > step:
-            config = replace(config, segment=-(-config.segment // 2 // step) * step)
+            config = replace(config, segment=-(-(config.segment // 2) // step) * step)
+        elif config.shares > 1:
+            config = replace(config, shares=config.shares // 2)
         elif config.taps_h > 1:
             config = replace(config, taps_h=-(-config.taps_h // 2))
         elif config.taps_w > 1:
@@ -215,7 +228,6 @@ def fit_grad_weight(
         warps_m=warps_m,
         warps_n=warps_n,
         shares=shares,
-        threads=WARP * warps_m * warps_n * shares,
         ci_tile=16 * warp_tiles[0] * warps_m,
         co_tile=8 * co_groups,
         taps_h=taps_h,
@@ -230,8 +242,8 @@ def fit_grad_weight(
 
 def fit_grad_weight_direct(
     problem: Problem, dtype: KernelDtype, shared_bytes: int
-) -> GradWeightConfig | None:
-    """Return the configuration of the direct kernel that suits a problem, or None if none fits."""
+) -> GradWeightConfig:
+    """Return the configuration of the direct kernel that suits a problem."""
     _, height, width = axes(problem)
     channels = (problem.in_channels_per_group, problem.out_channels_per_group)
     tile = min(
@@ -246,16 +258,14 @@ def fit_grad_weight_direct(
     most_taps = DIRECT_THREADS // math.prod(groups)
     taps_w = even_share(width.kernel, min(width.kernel, most_taps))
     taps_h = even_share(height.kernel, min(height.kernel, most_taps // taps_w))
-    items = math.prod(groups) * taps_h * taps_w
     rows = min(MOST_ROWS, height.input)
-    shares = min(rows, DIRECT_THREADS // items)
+    shares = min(rows, DIRECT_THREADS // (math.prod(groups) * taps_h * taps_w))
     config = GradWeightConfig(
         math=None,
         tile=tile,
         warps_m=1,
         warps_n=1,
         shares=shares,
-        threads=-(-items * shares // WARP) * WARP,
         ci_tile=groups[0] * tile[0],
         co_tile=groups[1] * tile[1],
         taps_h=taps_h,
@@ -265,7 +275,10 @@ def fit_grad_weight_direct(
         stages=3,
         splits=1,
     )
-    return _fitted(problem, dtype, config, shared_bytes, 8)
+    fitted = _fitted(problem, dtype, config, shared_bytes, 1)
+    if fitted is None:
+        raise AssertionError("single rows, positions and taps fit the shared memory of any device")
+    return fitted
 
 
 def plan_grad_weight(
@@ -310,17 +323,14 @@ def plan_grad_weight(
     gemm["stage_bytes"] = layout.stage_bytes
     gemm["stage_weights"] = layout.stage_y
     grad = params["grad_weight"]
-    co_group = 8 if config.math else config.tile[1]
-    ci_groups = config.ci_tile // config.tile[0]
-    co_groups = config.co_tile // co_group
     for name, divisor in (
         ("kernel_d", depth.kernel),
         ("h_slices", -(-height.kernel // config.taps_h)),
         ("w_slices", -(-width.kernel // config.taps_w)),
         ("ci_tiles", -(-problem.in_channels_per_group // config.ci_tile)),
         ("taps_w", config.taps_w),
-        ("co_groups", co_groups),
-        ("items", ci_groups * co_groups * config.taps_h * config.taps_w),
+        ("co_groups", config.co_tile // (8 if config.math else config.tile[1])),
+        ("items", config.items),
     ):
         grad[name] = fast_divmod(divisor)
     grad["splits"] = config.splits
