@@ -330,7 +330,7 @@ def plan_grad_weight(
         ("ci_tiles", -(-problem.in_channels_per_group // config.ci_tile)),
         ("taps_w", config.taps_w),
         ("co_groups", config.co_tile // (8 if config.math else config.tile[1])),
-        ("items", config.items),
+        ("items", 1 if config.math else config.items),
     ):
         grad[name] = fast_divmod(divisor)
     grad["splits"] = config.splits

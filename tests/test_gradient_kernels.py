@@ -6,32 +6,25 @@ there and must give the host's bits, whatever the order of blocks and warps.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cupy_convt3d._choice_gradient import GRAD_INPUT_TILES, GRAD_WEIGHT_TILES
 from cupy_convt3d._dtypes import DTYPES as KERNEL_DTYPES
-from cupy_convt3d._dtypes import KernelDtype
 from cupy_convt3d._input_gradient import input_gradient
 from cupy_convt3d._plan import Plan
-from cupy_convt3d._plan_gather import plan_gather
-from cupy_convt3d._plan_grad_input import fit_grad_input, plan_grad_input
 from cupy_convt3d._plan_grad_weight import (
     WORKSPACE_BYTES,
-    GradWeightConfig,
     fit_grad_weight,
-    fit_grad_weight_direct,
     plan_grad_weight,
 )
 from cupy_convt3d._problem import Problem, make_problem
 from cupy_convt3d._tensor_core import MATHS
 from tests.executors import run_on_device, run_on_host
+from tests.gradient_variants import GradientVariant, gradient_variants
 from tests.gradients import (
     Operands,
     exact_gradients,
@@ -41,78 +34,23 @@ from tests.gradients import (
     normal_operands,
 )
 from tests.host.executor import HostExecutor
-from tests.problems import DTYPES, EDGES, EXACT_LIMIT, Case
+from tests.problems import EDGES, EXACT_LIMIT, Case
 from tests.reference import error_bound, gradient_reference, tensor_core_bound
-from tests.tensor_core import SHARED_BYTES, dtype_of
+from tests.tensor_core import SHARED_BYTES
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One kernel of a gradient: of the tensor-core kernels one math and one tile."""
-
-    gradient: int  # 0: of the input, 1: of the weights
-    dtype: str
-    math: str | None
-    tile: tuple[int, int] | None
-    bits: int
-
-    def __str__(self) -> str:
-        name = ("grad_input", "grad_weight")[self.gradient]
-        tile = "x".join(map(str, self.tile)) if self.tile else "plain"
-        return f"{name}-{self.math or self.dtype}-{tile}-{self.bits}"
-
-    def plan(self, problem: Problem) -> Plan | None:
-        """Return the plan of the variant, or None where no tile fits."""
-        dtype = KERNEL_DTYPES[self.dtype]
-        if self.gradient == 0:
-            return self._plan_grad_input(input_gradient(problem), dtype)
-        config: GradWeightConfig | None
-        if self.math is None:
-            config = fit_grad_weight_direct(problem, dtype, SHARED_BYTES)
-        else:
-            assert self.tile is not None
-            config = fit_grad_weight(problem, dtype, MATHS[self.math], self.tile, SHARED_BYTES)
-        if config is None:
-            return None
-        # Few edges have stages enough for splits of their own.
-        config = dataclasses.replace(config, splits=3)
-        return plan_grad_weight(problem, dtype, config, self.bits)
-
-    def _plan_grad_input(self, problem: Problem, dtype: KernelDtype) -> Plan | None:
-        if self.math is None:
-            return plan_gather(problem, dtype, False, self.bits)
-        assert self.tile is not None
-        config = fit_grad_input(problem, dtype, MATHS[self.math], self.tile, (1, 2), SHARED_BYTES)
-        return None if config is None else plan_grad_input(problem, dtype, config, self.bits)
-
-
-def variants() -> list[Variant]:
-    found = [
-        Variant(gradient, dtype, None, None, bits)
-        for gradient in (0, 1)
-        for dtype in DTYPES
-        for bits in (32, 64)
-    ]
-    for math in MATHS.values():
-        dtype = dtype_of(math)
-        for gradient, tiles in ((0, GRAD_INPUT_TILES), (1, GRAD_WEIGHT_TILES)):
-            first, *_, last = tiles[dtype.accumulator_bytes]
-            for tile, bits in ((first, 32), (last, 32), (first, 64)):
-                found.append(Variant(gradient, dtype.name, math.name, tile, bits))
-    return found
 
 
 #: Edges whose taps or strides along W fill shared memory with what a few positions meet.
 NO_TILE_FITS = ("wide-kernel", "dilation-divides-stride", "gcd-above-1")
 
-ALL_VARIANTS = pytest.mark.parametrize("variant", variants(), ids=str)
+VARIANTS = list(gradient_variants(few=True))
+ALL_VARIANTS = pytest.mark.parametrize("variant", VARIANTS, ids=str)
 
 Run = Callable[[Plan, Problem, Operands], Array]
 
 
-def host_run(host: HostExecutor, variant: Variant) -> Run:
+def host_run(host: HostExecutor, variant: GradientVariant) -> Run:
     def run(plan: Plan, problem: Problem, operands: Operands) -> Array:
         x, weight, grad_output = operands
         if variant.gradient == 0:
@@ -124,7 +62,7 @@ def host_run(host: HostExecutor, variant: Variant) -> Run:
     return run
 
 
-def device_run(variant: Variant) -> Run:
+def device_run(variant: GradientVariant) -> Run:
     def run(plan: Plan, problem: Problem, operands: Operands) -> Array:
         import cupy
 
@@ -155,7 +93,7 @@ def batched(case: Case, operands: Operands) -> Operands:
     return x.reshape(problem.x_shape), weight, grad_output.reshape(problem.y_shape)
 
 
-def check(variant: Variant, case: Case, run: Run) -> None:
+def check(variant: GradientVariant, case: Case, run: Run) -> None:
     plan = variant.plan(case.problem())
     if plan is None:
         # The choice takes the other kernel there.
@@ -183,14 +121,14 @@ def check(variant: Variant, case: Case, run: Run) -> None:
 
 
 @ALL_VARIANTS
-def test_edges_on_host(host: HostExecutor, variant: Variant) -> None:
+def test_edges_on_host(host: HostExecutor, variant: GradientVariant) -> None:
     for case in EDGES:
         check(variant, case, host_run(host, variant))
 
 
 @pytest.mark.cuda
 @ALL_VARIANTS
-def test_edges_on_device(host: HostExecutor, variant: Variant) -> None:
+def test_edges_on_device(host: HostExecutor, variant: GradientVariant) -> None:
     on_host, on_device = host_run(host, variant), device_run(variant)
 
     def run(plan: Plan, problem: Problem, operands: Operands) -> Array:
@@ -206,8 +144,8 @@ def test_edges_on_device(host: HostExecutor, variant: Variant) -> None:
 BORDERS = Case("borders", (2, 3, 4, 5, 9), (3, 4, 3, 3, 3), stride=(1, 2, 1), padding=1)
 
 
-@pytest.mark.parametrize("variant", [v for v in variants() if v.bits == 32], ids=str)
-def test_infinities_and_nans(host: HostExecutor, variant: Variant) -> None:
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v.bits == 32], ids=str)
+def test_infinities_and_nans(host: HostExecutor, variant: GradientVariant) -> None:
     """Where they are without zeros in the place of what does not exist."""
     problem = BORDERS.problem()
     plan = variant.plan(problem)
