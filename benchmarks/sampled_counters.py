@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.pipe_model import useful_products
 from benchmarks.workloads import Workload
 from cupy_convt3d._algorithm import check_algorithm, make_plan
+from cupy_convt3d._choice_gradient import make_gradient_plan
 from cupy_convt3d._dtypes import DTYPES
 from cupy_convt3d._plan import Launch, Plan, Role
 from cupy_convt3d._precision import precision_of
@@ -49,11 +50,20 @@ class Choice:
     precision: str = "ieee"
     algorithm: str = "auto"
     deterministic: bool = True
+    operation: str = "forward"
 
     def plan(self, workload: Workload) -> Plan:
         """Return the plan; raises ValueError for an algorithm or precision it cannot have."""
-        check_algorithm(self.algorithm)
         precision_of(self.precision)
+        if self.operation in ("grad_input", "grad_weight"):
+            return make_gradient_plan(
+                self.operation,
+                workload.problem(),
+                DTYPES[self.dtype],
+                self.algorithm,
+                precision=self.precision,
+            )
+        check_algorithm(self.algorithm)
         return make_plan(
             workload.problem(),
             DTYPES[self.dtype],
@@ -64,14 +74,32 @@ class Choice:
         )
 
 
-def array_bytes(workload: Workload, plan: Plan, dtype: str) -> dict[Role, int]:
+def array_bytes(workload: Workload, plan: Plan, choice: Choice) -> dict[Role, int]:
     """Return the sizes of the arrays that a plan's kernels can ask for."""
-    problem, itemsize = workload.problem(), DTYPES[dtype].itemsize
+    problem, itemsize = workload.problem(), DTYPES[choice.dtype].itemsize
+    x, y = (math.prod(shape) * itemsize for shape in (problem.x_shape, problem.y_shape))
+    weight = math.prod(problem.weight_shape) * itemsize
+    if choice.operation == "grad_weight":
+        return {
+            "x": x,
+            "grad_output": y,
+            "grad_weight": weight,
+            "workspace": plan.workspace_bytes,
+        }
+    if choice.operation == "grad_input":
+        return {
+            "grad_output": y,
+            "weight": weight,
+            "bias": 0,
+            "grad_input": x,
+            "workspace": plan.workspace_bytes,
+            "packed": plan.packed_bytes,
+        }
     return {
-        "x": math.prod(problem.x_shape) * itemsize,
-        "weight": math.prod(problem.weight_shape) * itemsize,
+        "x": x,
+        "weight": weight,
         "bias": problem.out_channels * itemsize if workload.bias else 0,
-        "y": math.prod(problem.y_shape) * itemsize,
+        "y": y,
         "workspace": plan.workspace_bytes,
         "packed": plan.packed_bytes,
     }
@@ -181,7 +209,7 @@ def _serve(request: dict[str, Any]) -> list[dict[str, Any]]:
     workloads = [Workload.from_json(fields) for fields in request["workloads"]]
     choice, blocks = Choice(**request["choice"]), request["blocks"]
     plans = [choice.plan(workload) for workload in workloads]
-    sizes = [array_bytes(w, p, choice.dtype) for w, p in zip(workloads, plans, strict=True)]
+    sizes = [array_bytes(w, p, choice) for w, p in zip(workloads, plans, strict=True)]
     padded = max(sum(s + ALIGNMENT for s in by_role.values()) for by_role in sizes)
     memory = cupy.cuda.Memory(padded + ALIGNMENT)
     records = Path(os.environ["SIMGPU_PROFILE"])

@@ -55,6 +55,9 @@ from cupy_convt3d._plan import Launch, Plan
 from cupy_convt3d._tensor_core import MATHS
 from cupy_convt3d._unit_rates import CARDS, SECTOR, WARP, UnitRates
 
+#: Arrays that a kernel only reads where a sum is NaN.
+READ_FOR_NANS = {"sum_grad_weight": {"x", "grad_output"}}
+
 
 @dataclass(frozen=True)
 class OnCard:
@@ -111,17 +114,19 @@ def on_card(
 
 
 def reports(
-    workload: Workload, plan: Plan, records: list[dict[str, Any]], dtype: str, cards: list[str]
+    workload: Workload, plan: Plan, records: list[dict[str, Any]], choice: Choice, cards: list[str]
 ) -> list[Report]:
     """Return a report for each launch of a plan, from the records that `collect` made of it."""
-    sizes = array_bytes(workload, plan, dtype)
+    sizes = array_bytes(workload, plan, choice)
     stages = {"packing": plan.packing, "launch": plan.launches}
     result = []
     for record in records:
         launch = stages[record["stage"]][record["index"]]
         counters = read_counters(record["counters"])
         windows = [read_window(line) for line in record["windows"]]
-        compulsory = sum(sizes[role] for role in set(launch.roles))
+        compulsory = sum(
+            sizes[role] for role in set(launch.roles) - READ_FOR_NANS.get(launch.kernel, set())
+        )
         result.append(
             Report(
                 record["stage"],
@@ -158,12 +163,13 @@ def print_workload(
     names: list[str], workload: Workload, plan: Plan, found: list[Report], choice: Choice
 ) -> None:
     """Print one problem: counts of each launch, then modelled microseconds on each card."""
-    sizes = array_bytes(workload, plan, choice.dtype)
-    compulsory = sum(sizes[role] for role in ("x", "weight", "bias", "y"))
+    sizes = array_bytes(workload, plan, choice)
+    compulsory = sum(size for role, size in sizes.items() if role not in ("workspace", "packed"))
     useful = useful_products(workload.problem())
     print(
-        f"\n{', '.join(names)}: {plan.algorithm}, {choice.dtype}, precision {choice.precision}; "
-        f"{useful / 1e9:.3g} G useful products, {compulsory / 1e6:.4g} MB compulsory"
+        f"\n{', '.join(names)}: {choice.operation}, {plan.algorithm}, {choice.dtype}, "
+        f"precision {choice.precision}; {useful / 1e9:.3g} G useful products, "
+        f"{compulsory / 1e6:.4g} MB compulsory"
     )
     issued = sum(issued_products(r.launch, r.counters, choice.dtype) for r in found)
     print(f"  useful / issued products {_ratio(useful, issued).strip()}, all launches together")
@@ -205,7 +211,7 @@ def print_workload(
             line += f", and {packing:.4g} us of packing weights"
         floor = 1e6 * compulsory / CARDS[name].dram_bytes_per_second
         print(f"{line}; compulsory bytes alone {floor:.4g} us")
-    if workload.eager_ms:
+    if workload.eager_ms and choice.operation == "forward":
         print(
             f"  PyTorch eager, published, us: {1e3 * workload.eager_ms[0]:.0f} (H200), "
             f"{1e3 * workload.eager_ms[1]:.0f} (H100 PCIe), both torch 2.5 with tf32; "
@@ -285,6 +291,9 @@ def main(arguments: list[str] | None = None) -> int:
         "--dtype", default="float32", choices=("float16", "bfloat16", "float32", "float64")
     )
     parser.add_argument("--precision", default="ieee", choices=("ieee", "bf16x3", "tf32"))
+    parser.add_argument(
+        "--operation", default="forward", choices=("forward", "grad_input", "grad_weight")
+    )
     parser.add_argument("--algorithm", default="auto")
     parser.add_argument("--nondeterministic", action="store_true")
     parser.add_argument("--blocks", type=int, help="blocks that run of a grid; by its cost without")
@@ -297,7 +306,11 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--blocks must be at least 2, got {options.blocks}")
     cards = options.card or ["h100", "a100", "rtx4090"]
     choice = Choice(
-        options.dtype, options.precision, options.algorithm, not options.nondeterministic
+        options.dtype,
+        options.precision,
+        options.algorithm,
+        not options.nondeterministic,
+        options.operation,
     )
     try:
         workloads = distinct(select(options.problems))
@@ -310,7 +323,7 @@ def main(arguments: list[str] | None = None) -> int:
     for workload, names in workloads.items():
         plan = plans[workload]
         own = [record for record in records if record["workload"] == workload.name]
-        found = reports(workload, plan, own, choice.dtype, cards)
+        found = reports(workload, plan, own, choice, cards)
         print_workload(names, workload, plan, found, choice)
         results.append(as_json(names, workload, plan, found, choice.dtype))
     if options.json:

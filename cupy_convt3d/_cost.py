@@ -19,7 +19,6 @@ from cupy_convt3d._plan_depth_to_space import (
     shared_bytes_of,
 )
 from cupy_convt3d._plan_gather import (
-    MAX_UNIT_TAPS,
     THREADS,
     GatherConfig,
     columns_of,
@@ -86,6 +85,13 @@ def pairs(axis: Axis) -> int:
     """Return how many (output, tap) pairs of one axis have an input."""
     count = 0
     for tap in range(axis.kernel):
+        if axis.stride == 1:
+            # Inputs lowest + output*input_stride in [0, input).
+            lowest = axis.origin + axis.padding - tap * axis.dilation
+            first = max(0, -(lowest // axis.input_stride))
+            last = min(axis.output - 1, (axis.input - 1 - lowest) // axis.input_stride)
+            count += max(0, last - first + 1)
+            continue
         # Outputs i*stride + tap*dilation - padding in [0, output).
         shift = tap * axis.dilation - axis.padding
         first = max(0, -(shift // axis.stride)) if shift < 0 else 0
@@ -106,12 +112,13 @@ def seconds(config: Config, problem: Problem, dtype: KernelDtype, rates: UnitRat
     return _scatter(config, nominal, dtype, rates)
 
 
-def _compulsory(problem: Problem, dtype: KernelDtype) -> int:
+def compulsory_bytes(problem: Problem, dtype: KernelDtype) -> int:
+    """Return the bytes of x, the weights and y."""
     shapes = (problem.x_shape, problem.weight_shape, problem.y_shape)
     return dtype.itemsize * sum(math.prod(shape) for shape in shapes)
 
 
-def _overlapped(times: list[float]) -> float:
+def overlapped(times: list[float]) -> float:
     """Return the time of units that work at the same time: no two of them do so perfectly."""
     slowest = max(times)
     return slowest + 0.1 * (sum(times) - slowest)
@@ -123,7 +130,7 @@ def _tail(blocks: float, at_a_time: int) -> float:
     return math.ceil(waves) / waves
 
 
-def _blocks_at_a_time(rates: UnitRates, threads: int, sums: int, shared: int) -> int:
+def blocks_at_a_time(rates: UnitRates, threads: int, sums: int, shared: int) -> int:
     """Return how many blocks a multiprocessor holds; ``sums``: registers of a thread for them."""
     registers = min(255, 130 + sums)
     return max(1, rates.blocks_per_multiprocessor(threads, registers, shared))
@@ -155,7 +162,7 @@ def _implicit_gemm(
     steps = slices * taps_d * taps_h * k_steps
     m, n = config.warp_m_tiles, config.warp_n_tiles
 
-    main = Work(dram=_compulsory(problem, dtype))
+    main = Work(dram=compulsory_bytes(problem, dtype))
     main.tensor = blocks * warps * steps * m * n * mma.terms * 16 * 8 * mma.step_k
     loads = (
         slices * taps_d * max(1.0, taps_h / config.stage_taps_h) * -(-k_steps // config.stage_steps)
@@ -191,19 +198,20 @@ def _implicit_gemm(
     rest.l2 = math.prod(problem.y_shape) * dtype.itemsize
 
     sums = m * n * 4 * dtype.accumulator_bytes // 4
-    held = _blocks_at_a_time(rates, config.threads, sums, layout.total)
-    tensor_rate = _tensor_rate(rates, mma)
-    main_times = main.times(rates, dtype, tensor_rate)
-    rest_times = rest.times(rates, dtype, tensor_rate)
+    held = blocks_at_a_time(rates, config.threads, sums, layout.total)
+    rate = tensor_rate(rates, mma)
+    main_times = main.times(rates, dtype, rate)
+    rest_times = rest.times(rates, dtype, rate)
     if held > 1:
-        time = _overlapped([a + b for a, b in zip(main_times, rest_times, strict=True)])
+        time = overlapped([a + b for a, b in zip(main_times, rest_times, strict=True)])
     else:
         # One block at a time: its epilogue waits for its products.
-        time = _overlapped(main_times) + _overlapped(rest_times)
+        time = overlapped(main_times) + overlapped(rest_times)
     return time * _tail(blocks, held * rates.multiprocessors)
 
 
-def _tensor_rate(rates: UnitRates, mma: Math) -> float:
+def tensor_rate(rates: UnitRates, mma: Math) -> float:
+    """Return the multiply-adds per second of the instruction behind a math."""
     kind = {"float64": "f64", "tf32": "tf32", "tf32x3": "tf32"}.get(mma.name, "f16")
     return rates.mma_per_second(kind, "m8n8k4")
 
@@ -226,7 +234,7 @@ def _depth_to_space(
     steps = m_stages * k_steps
     weights = m_stages * -(-k_steps // config.stage_steps) * stage_bytes
 
-    work = Work(dram=_compulsory(problem, dtype))
+    work = Work(dram=compulsory_bytes(problem, dtype))
     work.tensor = blocks * warps * steps * m * n * mma.terms * 16 * 8 * mma.step_k
     per_step = m * n * mma.terms + m * mma.parts + n * X_INSTRUCTIONS[mma.name] + 12
     stored = m_stages * m * (n * 14 + 30)
@@ -239,8 +247,8 @@ def _depth_to_space(
     work.l2 = blocks * (inputs + weights) + math.prod(problem.y_shape) * dtype.itemsize
     shared = inputs + config.stages * stage_bytes
     sums = m * n * 4 * dtype.accumulator_bytes // 4
-    held = _blocks_at_a_time(rates, config.threads, sums, shared)
-    time = _overlapped(work.times(rates, dtype, _tensor_rate(rates, mma)))
+    held = blocks_at_a_time(rates, config.threads, sums, shared)
+    time = overlapped(work.times(rates, dtype, tensor_rate(rates, mma)))
     if held == 1:
         # Inputs arrive before the first product.
         time += blocks * inputs / rates.l2_bytes_per_second
@@ -277,14 +285,14 @@ def _gather(config: GatherConfig, problem: Problem, dtype: KernelDtype, rates: U
         * width.output
     )
     taps = pairs(rows) / rows.output
-    unit_taps = min(max(taps, 1.0), MAX_UNIT_TAPS)
+    unit_taps = min(max(taps, 1.0), columns_of_problem.unit_taps)
     # Lanes of all phases along width go through the taps of the phase that has most.
     width_taps = width.most_taps if config.whole_rows else pairs(width) / width.output
     column_taps = taps * width_taps * pairs(planes) / planes.output
     products = columns * column_taps * problem.in_channels_per_group
     outputs = math.prod(problem.y_shape)
 
-    work = Work(dram=_compulsory(problem, dtype))
+    work = Work(dram=compulsory_bytes(problem, dtype))
     work.fma = products * math.prod(tile) * _real_products(dtype)
     staged = column_taps * (width.stride if config.whole_rows else 1) * config.tile_co
     work.issue = (
@@ -305,7 +313,7 @@ def _gather(config: GatherConfig, problem: Problem, dtype: KernelDtype, rates: U
     # Several blocks share a multiprocessor, so a partly filled last wave costs little: only a grid
     # that leaves multiprocessors idle counts.
     idle = rates.multiprocessors * THREADS / columns
-    return _overlapped(work.times(rates, dtype, 1.0)) * max(1.0, idle)
+    return overlapped(work.times(rates, dtype, 1.0)) * max(1.0, idle)
 
 
 def _scatter(
@@ -320,7 +328,7 @@ def _scatter(
     columns = problem.batch * problem.groups * co_tiles * tile_co * tap_tiles * tile_taps * inputs
     products = columns * problem.in_channels_per_group
     outputs = math.prod(problem.y_shape)
-    work = Work(dram=_compulsory(problem, dtype))
+    work = Work(dram=compulsory_bytes(problem, dtype))
     work.fma = products * _real_products(dtype)
     # Small boxes leave half of the lanes of a block without an input.
     work.issue = (
@@ -334,4 +342,4 @@ def _scatter(
         # Filled, added to by several blocks, and read again for 16-bit results.
         work.l2 += outputs * dtype.accumulator_bytes * 4
         work.dram += outputs * dtype.accumulator_bytes * 2
-    return _overlapped(work.times(rates, dtype, 1.0))
+    return overlapped(work.times(rates, dtype, 1.0))

@@ -11,6 +11,7 @@ from cupy_convt3d._gradient_call import (
     GRAD_WEIGHT_ALGORITHMS,
     grad_bias_dtype,
 )
+from cupy_convt3d._gradients_cupy import run_grad_input_cupy, run_grad_weight_cupy
 from cupy_convt3d._gradients_numpy import run_grad_input_numpy, run_grad_weight_numpy
 from cupy_convt3d._libraries import common_library
 from cupy_convt3d._run_dlpack import from_dlpack
@@ -123,8 +124,6 @@ def conv_transpose3d_grad_input(
     if library == "torch":
         result = run_grad_input_torch(*operands, input_shape, settings)
         return result
-    from cupy_convt3d._gradients_cupy import run_grad_input_cupy
-
     if library == "dlpack":
         operands = (from_dlpack(grad_output), from_dlpack(weight))
     result = run_grad_input_cupy(*operands, input_shape, settings)
@@ -228,8 +227,6 @@ def conv_transpose3d_grad_weight(
     if library == "torch":
         result = run_grad_weight_torch(*operands, weight_shape, settings)
         return result
-    from cupy_convt3d._gradients_cupy import run_grad_weight_cupy
-
     if library == "dlpack":
         operands = (from_dlpack(x), from_dlpack(grad_output))
     result = run_grad_weight_cupy(*operands, weight_shape, settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ AXIS_PARAMS = np.dtype(
         ("input_step", np.int64),
         ("inverse", np.int64),
         ("phases", np.int64),
+        ("origin", np.int64),
+        ("input_stride", np.int64),
         ("stride_divmod", FAST_DIVMOD),
         ("gcd_divmod", FAST_DIVMOD),
         ("tap_step_divmod", FAST_DIVMOD),
@@ -39,6 +42,22 @@ AXIS_PARAMS = np.dtype(
         ("reach", np.int64),
         ("tile_divmod", FAST_DIVMOD),
         ("box", FAST_DIVMOD),
+    ],
+    align=True,
+)
+
+BOX_COPY = np.dtype(
+    [
+        ("extent", np.int64, (3,)),
+        ("channels", np.int64),
+        ("rows_h", FAST_DIVMOD),
+        ("row_copies", FAST_DIVMOD),
+        ("copies", FAST_DIVMOD),
+        ("copy_elements", np.int32),
+        ("copy_channels", np.int32),
+        ("row", np.int32),
+        ("channel_pitch", np.int32),
+        ("plane_step", np.int32),
     ],
     align=True,
 )
@@ -57,13 +76,11 @@ GEMM_PARAMS = np.dtype(
         ("stages", np.int32),
         ("stage_bytes", np.int32),
         ("stage_weights", np.int32),
-        ("stage_rows_h", FAST_DIVMOD),
-        ("row_copies", FAST_DIVMOD),
-        ("copies", FAST_DIVMOD),
-        ("copy_elements", np.int32),
-        ("copy_channels", np.int32),
-        ("channel_pitch", np.int32),
+        ("x", BOX_COPY),
         ("pass_rows", FAST_DIVMOD),
+        ("row_places", FAST_DIVMOD),
+        ("sector_mask", np.int32),
+        ("log2_interleave", np.int32),
         ("product_pitch", np.int32),
         ("sum_channels", FAST_DIVMOD),
         ("output_taps", np.int32),
@@ -80,12 +97,31 @@ GEMM_PARAMS = np.dtype(
     align=True,
 )
 
+GRAD_WEIGHT_PARAMS = np.dtype(
+    [
+        ("grad_output", BOX_COPY),
+        ("splits", np.int64),
+        ("kernel_d", FAST_DIVMOD),
+        ("h_slices", FAST_DIVMOD),
+        ("w_slices", FAST_DIVMOD),
+        ("ci_tiles", FAST_DIVMOD),
+        ("taps_w", FAST_DIVMOD),
+        ("co_groups", FAST_DIVMOD),
+        ("items", FAST_DIVMOD),
+        ("ci_tile", np.int32),
+        ("warps_n", np.int32),
+        ("warps_k", np.int32),
+    ],
+    align=True,
+)
+
 GATHER_PARAMS = np.dtype(
     [
         ("columns", np.int64),
         ("row", FAST_DIVMOD),
         ("batch", FAST_DIVMOD),
         ("row_spacing", FAST_DIVMOD),
+        ("input_spacing", np.int64),
         ("width_phases", FAST_DIVMOD),
         ("unit_taps", np.int64),
         ("stage_units", np.int64),
@@ -94,7 +130,6 @@ GATHER_PARAMS = np.dtype(
         ("weight_step", np.int64, (2,)),
         ("x_volume", np.int64),
         ("y_volume", np.int64),
-        ("kernel_volume", np.int64),
     ],
     align=True,
 )
@@ -109,6 +144,10 @@ PARAMS = np.dtype(
         ("co_tiles", np.int64),
         ("tiles", np.int64),
         ("has_bias", np.int64),
+        ("kernel_volume", np.int64),
+        ("weight_in_step", np.int64),
+        ("weight_out_step", np.int64),
+        ("is_gradient", np.int64),
         ("stage_channels", np.int64),
         ("stage_taps", FAST_DIVMOD),
         ("owns_output", np.int64),
@@ -117,6 +156,7 @@ PARAMS = np.dtype(
         ("negative_slope", np.float64),
         ("gemm", GEMM_PARAMS),
         ("gather", GATHER_PARAMS),
+        ("grad_weight", GRAD_WEIGHT_PARAMS),
     ],
     align=True,
 )
@@ -150,6 +190,11 @@ def common_params(
     params["in_channels"] = problem.in_channels_per_group
     params["out_channels"] = problem.out_channels_per_group
     params["has_bias"] = has_bias
+    taps = math.prod(problem.kernel)
+    params["kernel_volume"] = taps
+    params["weight_in_step"] = taps * (1 if problem.is_gradient else problem.out_channels_per_group)
+    params["weight_out_step"] = taps * (problem.in_channels_per_group if problem.is_gradient else 1)
+    params["is_gradient"] = problem.is_gradient
     params["negative_slope"] = activation.negative_slope
     return params
 
@@ -167,6 +212,8 @@ def _fill_axis(target: Any, axis: Axis) -> None:
         "input_step",
         "inverse",
         "phases",
+        "origin",
+        "input_stride",
     ):
         target[field] = getattr(axis, field)
     target["positions"] = fast_divmod(axis.positions)
@@ -183,23 +230,15 @@ def index_bits(problem: Problem, *counts: int) -> int:
     ``counts`` are further quantities that a kernel holds in an index. Input coordinates may lie
     outside the input before they are tested, by as much as ``coordinate_range`` says.
     """
-    x_elements = _product(problem.x_shape)
     depth, height, width = coordinate_range(problem)
     _, input_h, input_w = problem.input
     stray = 2 * ((depth * input_h + height) * input_w + width)
     largest = max(
-        x_elements + stray,
-        _product(problem.weight_shape),
-        _product(problem.y_shape) + stray,
+        math.prod(problem.x_shape) + stray,
+        math.prod(problem.weight_shape),
+        math.prod(problem.y_shape) + stray,
         # Products on the way to the first tap of a phase.
         *(axis.stride * axis.tap_step for axis in axes(problem)),
         *counts,
     )
     return 32 if largest <= INDEX32_LIMIT else 64
-
-
-def _product(extents: tuple[int, ...]) -> int:
-    result = 1
-    for extent in extents:
-        result *= extent
-    return result

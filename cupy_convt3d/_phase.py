@@ -29,6 +29,10 @@ class Axis:
     stride: int
     padding: int
     dilation: int
+    #: What is added to every input coordinate, and how many inputs lie between consecutive outputs
+    #: of a phase: for the correlations that gradients are (``_input_gradient.py``).
+    origin: int = 0
+    input_stride: int = 1
 
     @property
     def gcd(self) -> int:
@@ -79,7 +83,8 @@ class Axis:
         if first_tap >= self.kernel:
             return Phase(0, 0, 0)
         taps = -(-(self.kernel - first_tap) // self.tap_step)
-        return Phase(first_tap, taps, (padded - first_tap * self.dilation) // self.stride)
+        meets = (padded - first_tap * self.dilation) // self.stride
+        return Phase(first_tap, taps, self.origin + meets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,7 @@ class Phase:
     """The tap list of one phase.
 
     Tap ``j < taps`` is ``first_tap + j*tap_step``; it meets output ``phase + m*stride`` at input
-    ``origin + m - j*input_step``.
+    ``origin + m*input_stride - j*input_step``.
     """
 
     first_tap: int
@@ -99,14 +104,16 @@ def axes(problem: Problem) -> tuple[Axis, Axis, Axis]:
     """Return the three spatial axes: depth, height, width."""
     depth, height, width = (
         # The dilation of a kernel of one tap means nothing; 1 keeps it out of the gcd.
-        Axis(i, k, o, s, p, d if k > 1 else 1)
-        for i, k, o, s, p, d in zip(
+        Axis(i, k, o, s, p, d if k > 1 else 1, origin, step)
+        for i, k, o, s, p, d, origin, step in zip(
             problem.input,
             problem.kernel,
             problem.output,
             problem.stride,
             problem.padding,
             problem.dilation,
+            problem.origin,
+            problem.input_stride,
             strict=True,
         )
     )

@@ -14,7 +14,9 @@ from cupy_convt3d._params import PARAMS
 
 #: What a kernel's pointer parameter points to. ``bias`` may be absent: then a null pointer is
 #: passed.
-Role = Literal["x", "weight", "bias", "y", "workspace", "packed"]
+Role = Literal[
+    "x", "weight", "bias", "y", "grad_output", "grad_input", "grad_weight", "workspace", "packed"
+]
 
 
 @dataclass(frozen=True, slots=True)

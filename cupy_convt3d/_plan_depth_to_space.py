@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from cupy_convt3d._activation import NO_ACTIVATION, Activation
+from cupy_convt3d._box_copy import fill_box_copy
 from cupy_convt3d._dtypes import KernelDtype
 from cupy_convt3d._params import INDEX32_LIMIT, common_params, fast_divmod, index_bits
 from cupy_convt3d._plan import Launch, Plan, launch_params, variant_options
@@ -146,11 +147,9 @@ def plan_depth_to_space(
     params["axis"][2]["tile"] = config.positions
     params["axis"][2]["tiles"] = position_tiles
     gemm = params["gemm"]
-    copies = config.positions * dtype.itemsize // unit
     for name, divisor in (
         ("co_tile", co_tiles_of(problem)),
         ("taps_h", problem.kernel[1]),
-        ("copies", copies),
         ("warps_m", config.warps_m),
     ):
         gemm[name] = fast_divmod(divisor)
@@ -161,11 +160,17 @@ def plan_depth_to_space(
         ("stages", config.stages),
         ("stage_bytes", stage_bytes),
         ("stage_weights", inputs),
-        ("copy_elements", unit // dtype.itemsize),
-        ("copy_channels", max(1, config.threads // copies)),
-        ("channel_pitch", pitch // dtype.itemsize),
     ):
         gemm[name] = value
+    fill_box_copy(
+        gemm["x"],
+        extent=problem.input,
+        channels=problem.in_channels_per_group,
+        box=(1, 1, config.positions),
+        channel_pitch=pitch // dtype.itemsize,
+        copy_elements=unit // dtype.itemsize,
+        threads=config.threads,
+    )
     if bits is None:
         # Samples are found with 64-bit arithmetic in both widths.
         bits = index_bits(replace(problem, batch=1), tiles, fragments, volume + config.positions)

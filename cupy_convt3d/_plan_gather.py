@@ -62,7 +62,15 @@ class Columns:
     @property
     def row_spacing(self) -> int:
         """From one row of a column to its next, in positions: what one tap moves the input by."""
-        return self.rows.input_step if self.rows.most_taps > 1 else 1
+        step, stride = self.rows.input_step, self.rows.input_stride
+        return step // stride if self.rows.most_taps > 1 and step % stride == 0 else 1
+
+    @property
+    def unit_taps(self) -> int:
+        """Taps along the rows that share a window of x."""
+        if self.row_spacing * self.rows.input_stride != self.rows.input_step:
+            return 1
+        return min(self.rows.most_taps, MAX_UNIT_TAPS)
 
     def row_tiles(self, tile_positions: int) -> int:
         """Return the columns that cover the rows of the longest phase."""
@@ -83,7 +91,7 @@ def columns_of(problem: Problem) -> Columns:
         widest = 8
         waste = columns.row_tiles(widest) * widest / columns.rows.positions
         # Loads of x: one for each row and tap without neighbours, few where many taps share them.
-        return waste * (1 + 0.3 / columns.rows.most_taps)
+        return waste * (1 + 0.3 / columns.unit_taps)
 
     return min(choices, key=cost)
 
@@ -129,6 +137,7 @@ def plan_gather(
     gather["row"] = fast_divmod(row)
     gather["batch"] = fast_divmod(max(1, problem.batch))
     gather["row_spacing"] = fast_divmod(columns.row_spacing)
+    gather["input_spacing"] = columns.row_spacing * columns.rows.input_stride
     gather["width_phases"] = fast_divmod(width_phases)
     gather["unit_taps"] = unit_taps
     gather["stage_units"] = stage_units
@@ -141,10 +150,14 @@ def plan_gather(
         gather[f"{name}_step"] = steps[::-1] if columns.along_depth else steps
     gather["x_volume"] = math.prod(problem.input)
     gather["y_volume"] = math.prod(problem.output)
-    gather["kernel_volume"] = math.prod(problem.kernel)
     if bits is None:
         # Coordinates of a column's last rows, which may not exist.
-        stray = config.tile_positions * columns.row_spacing * columns.rows.stride
+        stray = (
+            config.tile_positions
+            * columns.row_spacing
+            * columns.rows.stride
+            * columns.rows.input_stride
+        )
         furthest = max(coordinate_range(problem)) + 2 * stray
         taps = math.prod(axis.most_taps + MAX_STAGE_TAPS for axis in axes(problem))
         bits = index_bits(problem, tiles, count, furthest, taps * width_phases)
@@ -178,7 +191,7 @@ def choose_tile(problem: Problem, dtype: KernelDtype) -> tuple[int, int]:
     count, because neither works at its peak while the other one does.
     """
     columns = columns_of(problem)
-    taps = columns.rows.most_taps
+    taps = columns.unit_taps
 
     def cost(tile: tuple[int, int]) -> float:
         tile_co, rows = tile
@@ -236,7 +249,7 @@ def choose_stage(problem: Problem) -> tuple[int, int]:
     the inputs that a block reads again for every tap stay in its L1 cache.
     """
     columns = columns_of(problem)
-    unit_taps = min(columns.rows.most_taps, MAX_UNIT_TAPS)
+    unit_taps = columns.unit_taps
     # A block may own all phases along width, or one.
     phases = columns.width.stride if can_have_whole_rows(problem) else 1
     unit = unit_taps * phases

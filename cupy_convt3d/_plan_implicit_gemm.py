@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import gcd
+from math import gcd, prod
 
 from cupy_convt3d._activation import NO_ACTIVATION, Activation
+from cupy_convt3d._box_copy import fill_box_copy
 from cupy_convt3d._dtypes import KernelDtype
 from cupy_convt3d._params import INDEX32_LIMIT, common_params, fast_divmod, index_bits
 from cupy_convt3d._phase import Axis, axes
@@ -18,7 +19,10 @@ from cupy_convt3d._tensor_core import (
     Math,
     channel_pitch,
     copy_bytes,
+    even_share,
+    up_to_8,
 )
+from cupy_convt3d._unit_rates import SECTOR
 
 #: What the output channels of a block are a multiple of.
 SUM_CHANNELS = 8
@@ -119,19 +123,15 @@ def shared_layout(problem: Problem, dtype: KernelDtype, config: GemmConfig) -> S
 def inputs_of_segment(axis: Axis, segment: int, tap_slice: int) -> int:
     """Return how many inputs along W a block must hold for any segment of that many outputs."""
     if segment >= axis.output and tap_slice >= axis.kernel:
-        return _up_to_8(axis.input)
+        return up_to_8(axis.input)
     span = (segment - 1 + (tap_slice - 1) * axis.dilation) // axis.stride + 2
     # The first input is moved down to a multiple of 8.
-    return min(_up_to_8(span + 7), _up_to_8(axis.input))
+    return min(up_to_8(span + 7), up_to_8(axis.input))
 
 
 def needs_64_bits(problem: Problem) -> bool:
     """Whether offsets inside a sample pass 31 bits."""
     return index_bits(replace(problem, batch=1)) == 64
-
-
-def _up_to_8(count: int) -> int:
-    return -(-count // 8) * 8
 
 
 def fit_config(
@@ -179,10 +179,10 @@ def fit_config(
     tile_w = inputs_of_segment(width, segment, tap_slice)
 
     vectors = -(-problem.out_channels_per_group // SUM_CHANNELS)
-    co_tile = SUM_CHANNELS * _even_share(vectors, min(vectors, gemm_m // tap_slice // SUM_CHANNELS))
+    co_tile = SUM_CHANNELS * even_share(vectors, min(vectors, gemm_m // tap_slice // SUM_CHANNELS))
     rows = n_tiles // (tile_w // 8)
-    tile_h = _even_share(height.positions, min(rows, height.positions))
-    tile_d = _even_share(depth.positions, min(rows // tile_h, depth.positions))
+    tile_h = even_share(height.positions, min(rows, height.positions))
+    tile_d = even_share(depth.positions, min(rows // tile_h, depth.positions))
     config = GemmConfig(
         math.name,
         *warp_tiles,
@@ -213,7 +213,7 @@ def fit_config(
     if size(config) > shared_bytes:
         return None
     for most_rows in range(config.rows, 0, -1):
-        trial = replace(config, pass_rows=_even_share(config.rows, most_rows))
+        trial = replace(config, pass_rows=even_share(config.rows, most_rows))
         if size(trial) <= shared_bytes:
             break
     return replace(trial, sum_channels=_sum_channels(trial))
@@ -230,6 +230,23 @@ def _sum_channels(config: GemmConfig) -> int:
     return min(range(SUM_CHANNELS, config.co_tile + 1, SUM_CHANNELS), key=cost)
 
 
+def _row_places(width: Axis, plane: int, dtype: KernelDtype, segment: int) -> tuple[int, int, int]:
+    """Return ``row_places``, ``sector_mask`` and ``log2_interleave`` of ``GemmParams``.
+
+    They say how lanes share the outputs of a row: warps fill whole sectors of y, and load products
+    without bank conflicts, unless too many lanes would idle for that. ``plane`` is the elements of
+    a channel of y.
+    """
+    sector = SECTOR // dtype.itemsize
+    aligned = width.output % sector == 0 and (segment == width.output or segment % sector == 0)
+    # Rows of different channels begin alike, or aligning one does not help the others.
+    mask = 0 if aligned or plane % sector else sector - 1
+    interleave = {2: 1, 4: 2}.get(width.stride, 0)
+    group = max(sector, 8 << interleave)
+    places = -(-(segment + mask) // group) * group
+    return (places, mask, interleave) if places <= 1.25 * segment else (segment, 0, 0)
+
+
 def _loaded_channels(config: GemmConfig) -> int:
     """Return the channels that a thread of the epilogue holds at a time (``kSumChannels``)."""
     return 16 if gcd(config.co_tile, config.sum_channels) % 16 == 0 else 8
@@ -242,12 +259,6 @@ def _tiles_of_block(tiles: int) -> int:
     end.
     """
     return min(4, max(1, tiles // 8192))
-
-
-def _even_share(total: int, most: int) -> int:
-    """Return the size of the parts, of at most ``most``, that ``total`` is evenly cut into."""
-    parts = -(-total // most)
-    return -(-total // parts)
 
 
 def plan_implicit_gemm(
@@ -300,6 +311,9 @@ def plan_implicit_gemm(
     )
     unit = copy_bytes(problem.input[2], dtype, x_aligned)
     rows_h = config.tile_h + (config.stage_taps_h - 1) * height.input_step
+    row_places, sector_mask, interleave = _row_places(
+        width, prod(problem.output), dtype, config.segment
+    )
 
     params = common_params(problem, has_bias, activation)
     for axis, tile, count in zip(
@@ -315,17 +329,13 @@ def plan_implicit_gemm(
     params["co_tiles"] = co_tiles
     params["tiles"] = tiles
     gemm = params["gemm"]
-    row_copies = config.tile_w * dtype.itemsize // unit
-    copies = config.tile_d * rows_h * row_copies
     for name, divisor in (
         ("co_tile", config.co_tile),
         ("row_tiles", config.tile_w // 8),
         ("tile_h", config.tile_h),
         ("segment", config.segment),
-        ("stage_rows_h", rows_h),
-        ("row_copies", row_copies),
-        ("copies", copies),
         ("pass_rows", config.pass_rows),
+        ("row_places", row_places),
         ("warps_m", config.warps_m),
         ("stage_taps_h", config.stage_taps_h),
         ("sum_channels", config.sum_channels),
@@ -344,15 +354,24 @@ def plan_implicit_gemm(
         ("stages", config.stages),
         ("stage_bytes", layout.stage_bytes),
         ("stage_weights", layout.stage_weights),
-        ("copy_elements", unit // dtype.itemsize),
-        ("copy_channels", max(1, config.threads // copies)),
-        ("channel_pitch", layout.channel_pitch),
+        ("sector_mask", sector_mask),
+        ("log2_interleave", interleave),
         ("product_pitch", layout.product_pitch),
         ("output_taps", layout.output_taps),
         ("sums", layout.sums),
         ("block_tile", layout.block_tile),
     ):
         gemm[name] = value
+
+    fill_box_copy(
+        gemm["x"],
+        extent=problem.input,
+        channels=problem.in_channels_per_group,
+        box=(config.tile_d, rows_h, config.tile_w),
+        channel_pitch=layout.channel_pitch,
+        copy_elements=unit // dtype.itemsize,
+        threads=config.threads,
+    )
 
     if bits is None:
         # Samples are found with 64-bit arithmetic in both widths.

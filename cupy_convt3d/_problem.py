@@ -39,6 +39,10 @@ class Problem:
     output_padding: Triple
     dilation: Triple
     groups: int
+    #: Of gradients alone (``_input_gradient.py``).
+    origin: Triple = (0, 0, 0)
+    input_stride: Triple = (1, 1, 1)
+    is_gradient: bool = False
 
     @property
     def in_channels_per_group(self) -> int:
@@ -54,6 +58,8 @@ class Problem:
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
+        if self.is_gradient:
+            return (self.out_channels, self.in_channels_per_group, *self.kernel)
         return (self.in_channels, self.out_channels_per_group, *self.kernel)
 
     @property
@@ -334,9 +340,11 @@ def _require_representable(problem: Problem) -> None:
 def coordinate_range(problem: Problem) -> Triple:
     """Per axis, an upper bound of every coordinate that a kernel computes."""
     first, second, third = (
-        o + 2 * p + s + d * k
-        for o, p, s, d, k in zip(
+        o * step + 2 * abs(origin) + 2 * p + s + d * k
+        for o, step, origin, p, s, d, k in zip(
             problem.output,
+            problem.input_stride,
+            problem.origin,
             problem.padding,
             problem.stride,
             problem.dilation,

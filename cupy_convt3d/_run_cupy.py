@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 from cupy_convt3d._algorithm import make_plan
@@ -25,7 +26,7 @@ def run_cupy(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> An
     bias_shape = None if bias is None else bias.shape
     problem = checked_problem(x.shape, weight.shape, bias_shape, settings)
     y_shape = problem.y_shape if x.ndim == 5 else problem.y_shape[1:]
-    device = _common_device(x, weight, bias, out)
+    device = common_device({"x": x, "weight": weight, "bias": bias, "out": out})
     if out is not None:
         check_out(out, y_shape, x.dtype, out.flags.c_contiguous, out.data.ptr, dtype.itemsize)
         operands = {"x": x, "weight": weight, "bias": bias}
@@ -120,15 +121,17 @@ def dense(cupy: Any, array: Any, name: str, itemsize: int) -> Any:
     return copy
 
 
-def _common_device(x: Any, weight: Any, bias: Any, out: Any) -> int:
-    device = x.data.device_id
-    for name, array in (("weight", weight), ("bias", bias), ("out", out)):
-        if array is not None and array.data.device_id != device:
+def common_device(arrays: Mapping[Any, Any]) -> int:
+    """Return the device of all arrays (some may be None), or raise ValueError."""
+    first, *others = ((name, a) for name, a in arrays.items() if a is not None)
+    device: int = first[1].data.device_id
+    for name, array in others:
+        if array.data.device_id != device:
             raise ValueError(
-                f"{name} must be on the device of x, {device}, got device {array.data.device_id}"
+                f"{name} must be on the device of {first[0]}, {device}, "
+                f"got device {array.data.device_id}"
             )
-    result: int = device
-    return result
+    return device
 
 
 def byte_range_of(array: Any) -> tuple[int, int]:

@@ -81,3 +81,14 @@ def copy_bytes(extent: int, dtype: KernelDtype, aligned: bool) -> int:
         if extent * dtype.itemsize % unit == 0:
             return unit
     return dtype.itemsize
+
+
+def up_to_8(count: int) -> int:
+    """Return the next multiple of 8, the columns of a fragment."""
+    return -(-count // 8) * 8
+
+
+def even_share(total: int, most: int) -> int:
+    """Return the size of the parts, of at most ``most``, that ``total`` is evenly cut into."""
+    parts = -(-total // most)
+    return -(-total // parts)

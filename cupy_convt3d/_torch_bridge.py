@@ -11,9 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from cupy_convt3d._bound_gradient import bound_gradient
 from cupy_convt3d._call import Settings, Shape
+from cupy_convt3d._choice_gradient import Gradient
 from cupy_convt3d._dtypes import KernelDtype
 from cupy_convt3d._launch import BoundPlan
+from cupy_convt3d._plan import Role
+from cupy_convt3d._problem import Problem
 from cupy_convt3d._run_cupy import COPY_ALIGNMENT, bound_plan
 
 
@@ -48,55 +52,37 @@ def forward_cuda(
     return y
 
 
-def grad_input_cuda(
+def gradient_cuda(
     torch: Any,
-    grad_output: Any,
-    weight: Any,
-    x_shape: Shape,
+    kind: Gradient,
+    operands: dict[Role, Any],
+    problem: Problem,
     dtype: KernelDtype,
     settings: Settings,
 ) -> Any:
-    """Return the gradient of the input."""
-    device = grad_output.device
-    with cupy_on_torchs_stream(torch, device):
-        grad_input = torch.empty(x_shape, dtype=grad_output.dtype, device=device)
-        if grad_input.numel():
-            tensors = {
-                "grad_output": dense(grad_output, dtype.itemsize),
-                "weight": dense(weight, dtype.itemsize),
-            }
-            bound = _bound_gradient(
-                "grad_input", x_shape, tuple(weight.shape), dtype, settings, device.index, tensors
-            )
-            launch(torch, bound, {**tensors, "grad_input": grad_input}, device)
-    return grad_input
-
-
-def grad_weight_cuda(
-    torch: Any,
-    x: Any,
-    grad_output: Any,
-    weight_shape: Shape,
-    dtype: KernelDtype,
-    settings: Settings,
-) -> Any:
-    """Return the gradient of the weight; zeros for an empty batch."""
-    with cupy_on_torchs_stream(torch, x.device):
-        if x.numel() == 0:
-            return torch.zeros(weight_shape, dtype=x.dtype, device=x.device)
-        grad_weight = torch.empty(weight_shape, dtype=x.dtype, device=x.device)
-        tensors = {
-            "x": dense(x, dtype.itemsize),
-            "grad_output": dense(grad_output, dtype.itemsize),
-        }
-        bound = _bound_gradient(
-            "grad_weight", tuple(x.shape), weight_shape, dtype, settings, x.device.index, tensors
+    """Return a gradient; zeros for an empty batch."""
+    first = next(iter(operands.values()))
+    shape = problem.x_shape if kind == "grad_input" else problem.weight_shape
+    with cupy_on_torchs_stream(torch, first.device):
+        if problem.batch == 0:
+            return torch.zeros(shape, dtype=first.dtype, device=first.device)
+        gradient = torch.empty(shape, dtype=first.dtype, device=first.device)
+        tensors = {role: dense(tensor, dtype.itemsize) for role, tensor in operands.items()}
+        bound = bound_gradient(
+            kind,
+            problem.x_shape,
+            problem.weight_shape,
+            dtype,
+            settings,
+            first.device.index,
+            _aligned(*tensors.values()),
         )
-        launch(torch, bound, {**tensors, "grad_weight": grad_weight}, x.device)
-    return grad_weight
+        # A transposed convolution has a bias where this kernel computes it.
+        launch(torch, bound, {**tensors, "bias": None, kind: gradient}, first.device)
+    return gradient
 
 
-def launch(torch: Any, bound: BoundPlan, tensors: dict[Any, Any], device: Any) -> None:
+def launch(torch: Any, bound: BoundPlan, tensors: dict[Role, Any], device: Any) -> None:
     """Queue a plan on CuPy's current stream, which must be torch's.
 
     Copies and workspace stay referenced until everything is queued; torch reuses their memory only
@@ -104,7 +90,7 @@ def launch(torch: Any, bound: BoundPlan, tensors: dict[Any, Any], device: Any) -
     """
     tensors["workspace"] = torch.empty(bound.workspace_bytes, dtype=torch.uint8, device=device)
     tensors["packed"] = torch.empty(bound.packed_bytes, dtype=torch.uint8, device=device)
-    addresses = {
+    addresses: dict[Role, Any] = {
         role: None if tensor is None else address(tensor) for role, tensor in tensors.items()
     }
     bound.pack(addresses)
@@ -163,19 +149,3 @@ def cupy_stream(cupy: Any, handle: int, device: int) -> Any:
 
 def _aligned(*tensors: Any) -> bool:
     return all(tensor.data_ptr() % COPY_ALIGNMENT == 0 for tensor in tensors)
-
-
-def _bound_gradient(
-    kind: str,
-    x_shape: Shape,
-    weight_shape: Shape,
-    dtype: KernelDtype,
-    settings: Settings,
-    device: int,
-    operands: dict[str, Any],
-) -> BoundPlan:
-    from cupy_convt3d._bound_gradient import bound_gradient
-
-    aligned = _aligned(*operands.values())
-    bound: BoundPlan = bound_gradient(kind, x_shape, weight_shape, dtype, settings, device, aligned)
-    return bound

@@ -11,18 +11,16 @@ struct Taps {
   Index end;
 };
 
-/// Returns the taps, of the first `count` of a phase, that meet an input for at least one of some
-/// consecutive positions.
-///
-/// lowest  input that the first position meets at tap 0
+/// Returns the taps, of the first `count` of a phase, that meet an input of a range which begins at
+/// `lowest` for tap 0 and has `extent` inputs.
 __device__ inline Taps taps_in_reach(const AxisParams& axis, Index count, Index lowest,
-                                     Index positions) {
+                                     Index extent) {
   Taps taps{0, 0};
   // Tap j meets inputs from lowest - j*input_step up: those from `end` on are all below the input,
   // those before `begin` all above.
   Index remainder;
-  if (lowest + positions > 0) {
-    taps.end = min(count, 1 + divmod(lowest + positions - 1, axis.input_step_divmod, &remainder));
+  if (lowest + extent > 0) {
+    taps.end = min(count, 1 + divmod(lowest + extent - 1, axis.input_step_divmod, &remainder));
   }
   const Index above = lowest - static_cast<Index>(axis.input);
   if (above >= 0) {
@@ -83,8 +81,10 @@ __device__ inline BlockTile block_tile(Index index, const Params& p) {
     rest = divmod(rest, gemm.boxes[a], &box);
     phase[a] = phase_of_axis(axis, phase_index[a]);
     tile.output[a] = phase_index[a] + box * size * static_cast<Index>(axis.stride);
-    tile.lowest[a] = phase[a].origin + box * size;
-    tile.taps[a] = taps_in_reach(axis, phase[a].taps, tile.lowest[a], size);
+    const Index input_stride = static_cast<Index>(axis.input_stride);
+    tile.lowest[a] = phase[a].origin + box * size * input_stride;
+    tile.taps[a] =
+        taps_in_reach(axis, phase[a].taps, tile.lowest[a], (size - 1) * input_stride + 1);
   }
   tile.n = divmod(rest, gemm.groups, &tile.group);
   tile.first_co = co_tile * static_cast<Index>(gemm.co_tile.divisor);

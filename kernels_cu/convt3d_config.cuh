@@ -1,13 +1,12 @@
 // Turns the -D options of a variant into constants and types; defaults let a .cu compile alone.
 //
 // Options: CONVT3D_DTYPE (0 float16, 1 bfloat16, 2 float32, 3 float64, 4 complex64, 5 complex128),
-// CONVT3D_INDEX_BITS (32 or 64), CONVT3D_TILE_CO, CONVT3D_TILE_TAPS and CONVT3D_TILE_POSITIONS (the
-// register tile of one thread), CONVT3D_MATH (how tensor cores multiply, tensor_core.cuh),
-// CONVT3D_WARP_M_TILES and CONVT3D_WARP_N_TILES (16 x 8 tiles of sums of one warp),
-// CONVT3D_SUM_CHANNELS (output channels that the implicit GEMM's epilogue sums at a time),
-// CONVT3D_TAPS_W (taps along width of the depth-to-space kernel),
-// CONVT3D_ACTIVATION (one of the constants below, epilogue.cuh),
-// CONVT3D_PARAMS_SIZE (bytes of Params, as Python counts them).
+// CONVT3D_INDEX_BITS (32 or 64), CONVT3D_TILE_CI, CONVT3D_TILE_CO, CONVT3D_TILE_TAPS and
+// CONVT3D_TILE_POSITIONS (the register tile of one thread), CONVT3D_MATH (how tensor cores
+// multiply, tensor_core.cuh), CONVT3D_WARP_M_TILES and CONVT3D_WARP_N_TILES (16 x 8 tiles of sums
+// of one warp), CONVT3D_SUM_CHANNELS (output channels that the implicit GEMM's epilogue sums at a
+// time), CONVT3D_TAPS_W (taps along width of the depth-to-space kernel), CONVT3D_ACTIVATION (one of
+// the constants below, epilogue.cuh), CONVT3D_PARAMS_SIZE (bytes of Params, as Python counts them).
 #pragma once
 
 #ifndef CONVT3D_DTYPE
@@ -18,6 +17,9 @@
 #endif
 #ifndef CONVT3D_TILE_CO
 #define CONVT3D_TILE_CO 4
+#endif
+#ifndef CONVT3D_TILE_CI
+#define CONVT3D_TILE_CI 4
 #endif
 #ifndef CONVT3D_TILE_TAPS
 #define CONVT3D_TILE_TAPS 4
@@ -60,6 +62,7 @@ using Index = Choose<CONVT3D_INDEX_BITS == 32, int, long long>::type;
 using UnsignedIndex = Choose<CONVT3D_INDEX_BITS == 32, unsigned, unsigned long long>::type;
 
 constexpr int kTileCo = CONVT3D_TILE_CO;
+constexpr int kTileCi = CONVT3D_TILE_CI;
 constexpr int kTileTaps = CONVT3D_TILE_TAPS;
 constexpr int kTilePositions = CONVT3D_TILE_POSITIONS;
 constexpr int kWarpMTiles = CONVT3D_WARP_M_TILES;

@@ -34,12 +34,6 @@
 /// Taps along width: of the kernel, and of an m tile.
 constexpr int kTapsW = CONVT3D_TAPS_W;
 
-/// Consecutive outputs that a lane stores together.
-template <int kCount>
-struct alignas(sizeof(Element) * kCount < 16 ? sizeof(Element) * kCount : 16) OutputVector {
-  Element value[kCount];
-};
-
 /// Returns the place, in a channel of y, of the first output of an input position.
 __device__ inline Index first_output(const Params& p, Index position) {
   Index w;
@@ -57,20 +51,20 @@ __device__ inline Index first_output(const Params& p, Index position) {
 /// channels  of the tile, a multiple of kStepK
 __device__ inline void load_positions(Element* tile, const Element* __restrict__ x, const Params& p,
                                       Index first, Index volume, int channels) {
-  const GemmParams& gemm = p.gemm;
-  const int copies = static_cast<int>(gemm.copies.divisor);
+  const BoxCopy& copy = p.gemm.x;
+  const int copies = static_cast<int>(copy.copies.divisor);
   const int threads = static_cast<int>(blockDim.x);
-  const int together = gemm.copy_channels;
+  const int together = copy.copy_channels;
   for (int e = static_cast<int>(threadIdx.x); e < copies * together; e += threads) {
     int unit;
-    const int channel = divmod(e, gemm.copies, &unit);
-    const Index position = first + unit * gemm.copy_elements;
+    const int channel = divmod(e, copy.copies, &unit);
+    const Index position = first + unit * copy.copy_elements;
     const bool inside = position < volume;
-    copy_channels(tile + channel * gemm.channel_pitch + unit * gemm.copy_elements,
+    copy_channels(tile + channel * copy.channel_pitch + unit * copy.copy_elements,
                   inside ? x + channel * volume + position : x, inside, channel,
                   static_cast<int>(p.in_channels), channels, together,
-                  inside ? together * volume : 0, together * gemm.channel_pitch,
-                  gemm.copy_elements);
+                  inside ? together * volume : 0, together * copy.channel_pitch,
+                  copy.copy_elements);
   }
 }
 
@@ -121,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   const Index output_w = static_cast<Index>(p.axis[2].output);
   const Index output_volume = static_cast<Index>(p.axis[0].output) * output_h * output_w;
   const int tile_positions = static_cast<int>(p.axis[2].tile);
-  const int pitch = gemm.channel_pitch * kElementBytes;
+  const int pitch = gemm.x.channel_pitch * kElementBytes;
   const int k_steps = static_cast<int>((in_channels + TensorMath::kStepK - 1) / TensorMath::kStepK);
   const int k_stages = (k_steps + gemm.stage_steps - 1) / gemm.stage_steps;
   const int stage_m = static_cast<int>(gemm.warps_m.divisor) * kWarpMTiles;
@@ -167,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       place[i] = first_output(p, position);
       second_place[i] = vectors ? place[i] + kTapsW : first_output(p, position + 1);
     }
-    TensorMath::add_lane(lane, pitch, tile_offset);
+    add_lane_of_positions(lane, pitch, tile_offset);
 
     const auto load_stage = [&](Index m, int k_stage, int buffer) {
       uint4* const target =
@@ -239,7 +233,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
             static_cast<unsigned>(sizeof(uint4)) * (warp_m * kWarpMTiles * kParts * 32 + lane);
         for (int step = 0; step < steps; ++step) {
           TensorMath::XFragment fragment[kWarpNTiles];
-          TensorMath::load(
+          load_positions_of_x(
               shared_address(shared) + (first_step + step) * TensorMath::kStepK * pitch, pitch,
               tile_offset, fragment);
 #pragma unroll

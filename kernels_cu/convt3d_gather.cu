@@ -27,10 +27,12 @@
 // channels, then units, then channels of the chunk, then taps along the rows), which depends on
 // neither grid nor batch nor tile, so results are bit-identical from run to run. A product is made
 // only if its input exists: padding contributes nothing, not even 0 * inf.
+// The gradient of the input is computed by this kernel too (residue_class.cuh).
 // Limits: none beyond 64-bit indices. Static shared memory, no workspace.
 // Source of the phases: kernels_cu/residue_class.cuh.
 #include <epilogue.cuh>
 #include <residue_class.cuh>
+#include <weight_layout.cuh>
 
 /// (tap, channel) pairs of a stage, taps among them, and phases along width of a block. Python
 /// keeps to all of them.
@@ -154,9 +156,13 @@ struct Input {
 __device__ inline Input input_of(const Tile& tile, const Column& column, const Params& p) {
   if (column.rows == 0) return {{-1, 0, 0}, 0};
   const Index image = column.n * static_cast<Index>(p.groups) + tile.group;
-  Input input{{tile.plane.origin + column.m[0], tile.row.origin + column.m[1],
-               tile.width[column.width_phase].origin + column.m[2]},
-              image * static_cast<Index>(p.in_channels * p.gather.x_volume)};
+  const Index origin[3] = {tile.plane.origin, tile.row.origin,
+                           tile.width[column.width_phase].origin};
+  Input input{{0, 0, 0}, image * static_cast<Index>(p.in_channels * p.gather.x_volume)};
+#pragma unroll
+  for (int a = 0; a < 3; ++a) {
+    input.coordinate[a] = origin[a] + column.m[a] * static_cast<Index>(p.axis[a].input_stride);
+  }
   input.x += input.coordinate[0] * static_cast<Index>(p.gather.x_step[0]) +
              input.coordinate[1] * static_cast<Index>(p.gather.x_step[1]) + input.coordinate[2];
   return input;
@@ -212,12 +218,12 @@ __device__ inline bool exists(Index coordinate, const AxisParams& axis) {
 }
 
 /// Returns which of the rows that a unit meets have an input: bit 0 is the last one, at
-/// `coordinate`, and the others follow, row_spacing apart.
+/// `coordinate`, and the others follow, input_spacing apart.
 __device__ inline unsigned existing_rows(Index coordinate, int taps, const Params& p) {
   unsigned rows = 0;
   for (int r = 0; r < kTilePositions + taps - 1; ++r) {
     if (exists(coordinate, p.axis[1])) rows |= 1u << r;
-    coordinate -= static_cast<Index>(p.gather.row_spacing.divisor);
+    coordinate -= static_cast<Index>(p.gather.input_spacing);
   }
   return rows;
 }
@@ -232,7 +238,7 @@ __device__ inline void add_unit(const Element* __restrict__ x, unsigned rows, in
                                 int taps, const WeightFragment* weights, const Params& p,
                                 Accumulator (&sum)[kTilePositions][kTileCo]) {
   const long long row_bytes =
-      p.gather.row_spacing.divisor * p.gather.x_step[1] * static_cast<long long>(sizeof(Element));
+      p.gather.input_spacing * p.gather.x_step[1] * static_cast<long long>(sizeof(Element));
   const int tap_weights = static_cast<int>(p.gather.width_phases.divisor);
 #pragma unroll 1
   for (int channel = 0; channel < channels; ++channel) {
@@ -327,7 +333,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
   const Index stage_channels = static_cast<Index>(p.stage_channels);
   const Index stage_units = static_cast<Index>(p.gather.stage_units);
   const int unit_weights = static_cast<int>(p.gather.unit_taps * p.gather.width_phases.divisor);
-  const Index spacing = static_cast<Index>(p.gather.row_spacing.divisor);
+  const Index spacing = static_cast<Index>(p.gather.input_spacing);
 
   for (long long index = blockIdx.x; index < p.tiles; index += gridDim.x) {
     __syncthreads();  // the last tile is done
@@ -365,10 +371,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
           // Channels past the last are computed from zeros and not stored.
           Accumulator value{};
           if (stage_offset[t] >= 0 && tile.first_co + co < out_channels) {
-            const Index row =
-                (tile.group * in_channels + first_ci + channel) * out_channels + tile.first_co + co;
-            value = to_accumulator(
-                weight[row * static_cast<Index>(p.gather.kernel_volume) + stage_offset[t]]);
+            value = weight_factor(p, weight[weight_offset(p, tile.group, first_ci + channel,
+                                                          tile.first_co + co, stage_offset[t])]);
           }
           stage_weight[channel * stage_taps + t].co[co] = value;
         }

@@ -39,6 +39,7 @@
 #include <block_tile.cuh>
 #include <convt3d_params.cuh>
 #include <element.cuh>
+#include <pipeline.cuh>
 #include <row_epilogue.cuh>
 #include <tensor_core.cuh>
 #include <tile_load.cuh>
@@ -70,10 +71,9 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   const int rows = tile_d * tile_h;
   const int stage_steps = gemm.stage_steps;
   const Index stage_taps_h = static_cast<Index>(gemm.stage_taps_h.divisor);
-  const int stage_rows_h = static_cast<int>(gemm.stage_rows_h.divisor);
-  const int pitch = gemm.channel_pitch * kElementBytes;
+  const int stage_rows_h = static_cast<int>(gemm.x.rows_h.divisor);
+  const int pitch = gemm.x.channel_pitch * kElementBytes;
   const int step_h = static_cast<int>(p.axis[1].input_step);
-  const int stages = gemm.stages;
   const int fragments = step_fragments(p);
 
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
     warp_rows.first_h = 0;
     warp_rows.end_h = tile_h;
   }
-  TensorMath::add_lane(lane, pitch, tile_offset);
+  add_lane_of_positions(lane, pitch, tile_offset);
 
   BlockTile* const shared_tile = reinterpret_cast<BlockTile*>(shared + gemm.block_tile);
   // Unsigned: the last block may reach past 2^31.
@@ -162,14 +162,14 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       const auto load_stage = [&](const StageOfK& k, int buffer) {
         unsigned char* const memory = shared + buffer * gemm.stage_bytes;
         const int taps = static_cast<int>(min(stage_taps_h, taps_h.end - k.tap_h));
-        XStage stage;
+        Box stage;
         stage.channel = k.step * TensorMath::kStepK;
         stage.first[0] = tile.lowest[0] - k.tap_d * static_cast<Index>(p.axis[0].input_step);
         stage.first[1] = tile.lowest[1] - (k.tap_h + taps - 1) * step_h;
         stage.first[2] = first_input;
         stage.rows_h = tile_h + (taps - 1) * step_h;
-        load_x(reinterpret_cast<Element*>(memory), x + tile.x_offset, p, stage,
-               stage_steps * TensorMath::kStepK);
+        load_box(reinterpret_cast<Element*>(memory), x + tile.x_offset, gemm.x, stage,
+                 stage_steps * TensorMath::kStepK);
         uint4* const target = reinterpret_cast<uint4*>(memory + gemm.stage_weights);
         const Index kd = k.tap_d * static_cast<Index>(p.axis[0].tap_step);
         const int steps = static_cast<int>(min(static_cast<Index>(stage_steps), k_steps - k.step));
@@ -203,8 +203,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
           const unsigned step_x = x_tile + step * TensorMath::kStepK * pitch;
           for (int tap = first; tap < end; ++tap) {
             TensorMath::XFragment fragment[kWarpNTiles];
-            TensorMath::load(step_x + (taps - 1 - tap) * step_h * tile_w * kElementBytes, pitch,
-                             tile_offset, fragment);
+            load_positions_of_x(step_x + (taps - 1 - tap) * step_h * tile_w * kElementBytes, pitch,
+                                tile_offset, fragment);
             const unsigned tap_weights = own_weights + static_cast<unsigned>(sizeof(uint4)) *
                                                            ((step * taps + tap) * fragments);
 #pragma unroll
@@ -226,32 +226,16 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       StageOfK used = loaded;
       const auto next = [&](StageOfK& k) { k.advance(taps_h, stage_taps_h, stage_steps, k_steps); };
       if (slice > 0) __syncthreads();  // the products of the previous slice have been used
-      // The first iterations only fill the pipeline: the loads stand here once.
-      int filled = 0;
-      int buffer = 0;
-      for (Index s = 1 - stages; s < stage_count; ++s) {
-        if (s >= 0) {
-          if (stages == 2) {
-            wait_for_copies<0>();
-          } else if (stages == 3) {
-            wait_for_copies<1>();
-          } else {
-            wait_for_copies<2>();
-          }
-          // The stage has arrived for all threads, and all have used the buffer filled next.
-          __syncthreads();
-        }
-        if (s + stages - 1 < stage_count) {
-          load_stage(loaded, filled);
-          next(loaded);
-          filled = filled + 1 == stages ? 0 : filled + 1;
-        }
-        commit_copies();
-        if (s < 0) continue;
-        multiply_stage(used, buffer);
-        next(used);
-        buffer = buffer + 1 == stages ? 0 : buffer + 1;
-      }
+      run_pipeline(
+          gemm.stages, stage_count,
+          [&](int buffer) {
+            load_stage(loaded, buffer);
+            next(loaded);
+          },
+          [&](int buffer) {
+            multiply_stage(used, buffer);
+            next(used);
+          });
 
       ChannelVector* const sums = reinterpret_cast<ChannelVector*>(shared + gemm.sums);
       // Loaded again, so that it takes no registers while products are summed.
@@ -303,29 +287,32 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         }
         __syncthreads();  // the products of the pass are complete
 
-        const int items = parts * pass_rows * segment_outputs;
-        for (int e = static_cast<int>(threadIdx.x); e < items; e += static_cast<int>(blockDim.x)) {
+        const int items = parts * pass_rows * static_cast<int>(gemm.row_places.divisor);
+        for (int e = warp * 32 + interleaved_lane(lane, gemm.log2_interleave); e < items;
+             e += static_cast<int>(blockDim.x)) {
           int place;
           int row;
-          const int part = divmod(divmod(e, gemm.segment, &place), gemm.pass_rows, &row);
+          const int part = divmod(divmod(e, gemm.row_places, &place), gemm.pass_rows, &row);
           int h;
           const int d = divmod(first_row + row, gemm.tile_h, &h);
-          const Index output[3] = {tile.output[0] + d * static_cast<Index>(p.axis[0].stride),
-                                   tile.output[1] + h * static_cast<Index>(p.axis[1].stride),
-                                   tile.output[2] + place};
-          if (first_row + row >= rows || output[0] >= output_d || output[1] >= output_h ||
-              output[2] >= end_output) {
+          const Index output_row[2] = {tile.output[0] + d * static_cast<Index>(p.axis[0].stride),
+                                       tile.output[1] + h * static_cast<Index>(p.axis[1].stride)};
+          const Index row_offset =
+              (output_row[0] * output_h + output_row[1]) * output_w + tile.output[2];
+          // The first place of a row is where its first sector of y begins.
+          place -= static_cast<int>(tile.y_offset + row_offset) & gemm.sector_mask;
+          if (place < 0 || tile.output[2] + place >= end_output || first_row + row >= rows ||
+              output_row[0] >= output_d || output_row[1] >= output_h) {
             continue;
           }
           const OutputTaps taps = output_taps[place];
           const unsigned first_product =
               products + static_cast<unsigned>(row * row_bytes) + taps.first;
-          const OutputRow target{
-              tile.n,
-              tile.group,
-              {output[0], output[1], output[2]},
-              y + tile.y_offset + ((output[0] * output_h + output[1]) * output_w + output[2]),
-              tile.output_volume};
+          const OutputRow target{tile.n,
+                                 tile.group,
+                                 {output_row[0], output_row[1], tile.output[2] + place},
+                                 y + tile.y_offset + (row_offset + place),
+                                 tile.output_volume};
           // Of the slices so far.
           const auto kept_sums = [&](int channel) {
             const int position = (first_row + row) * segment_outputs + place;

@@ -18,6 +18,9 @@ struct AxisParams {
   long long input_step;  // dilation / gcd: how far that moves the input coordinate down
   long long inverse;     // of dilation / gcd, modulo tap_step
   long long phases;      // min(stride, output)
+  // Of the correlations that gradients are; 0 and 1 otherwise.
+  long long origin;        // added to every input coordinate
+  long long input_stride;  // inputs from one output of a phase to the next
   FastDivmod stride_divmod;
   FastDivmod gcd_divmod;
   FastDivmod tap_step_divmod;
@@ -31,6 +34,20 @@ struct AxisParams {
   long long reach;       // outputs that a block's products can reach, holes included
   FastDivmod tile_divmod;
   FastDivmod box;  // outputs that a block visits when it writes its sums
+};
+
+/// How a box of some channels of a tensor is copied to shared memory (tile_load.cuh).
+struct BoxCopy {
+  long long extent[3];    // of the tensor
+  long long channels;     // of the tensor, per group
+  FastDivmod rows_h;      // rows of the box in a plane
+  FastDivmod row_copies;  // asynchronous copies of a row
+  FastDivmod copies;      // asynchronous copies of a channel
+  int copy_elements;
+  int copy_channels;  // that the threads of a block copy at a time
+  int row;            // elements of a row of the box
+  int channel_pitch;  // elements from one channel of the box to the next
+  int plane_step;     // planes of the tensor from one plane of the box to the next
 };
 
 /// The tiles of the tensor-core kernels. For the implicit GEMM AxisParams::tile holds output rows
@@ -49,13 +66,11 @@ struct GemmParams {
   int stages;               // buffers of the pipeline, 2 to 4
   int stage_bytes;
   int stage_weights;        // bytes from a stage's x tile to its weights
-  FastDivmod stage_rows_h;  // input rows of a stage along height
-  FastDivmod row_copies;    // asynchronous copies of a row
-  FastDivmod copies;        // asynchronous copies of a channel
-  int copy_elements;
-  int copy_channels;        // that the threads of a block copy at a time
-  int channel_pitch;        // elements from one channel of a stage to the next
+  BoxCopy x;                // the inputs of a stage
   FastDivmod pass_rows;     // output rows that are summed at a time
+  FastDivmod row_places;    // for the outputs of a row, and what lies before them in their sector
+  int sector_mask;          // elements of a sector of y, less 1, if rows begin with a whole one
+  int log2_interleave;      // of lanes among the outputs of a row (row_epilogue.cuh)
   int product_pitch;        // elements from the products of one input to those of the next
   FastDivmod sum_channels;  // that a thread of the epilogue sums for one output
   int output_taps;          // bytes from the start of shared memory to the taps of the outputs
@@ -72,6 +87,24 @@ struct GemmParams {
   FastDivmod groups;
 };
 
+/// The tiles of the gradient of the weights (grad_weight_tile.cuh). GemmParams has the pipeline,
+/// the boxes of x and the warps.
+struct GradWeightParams {
+  BoxCopy grad_output;
+  long long splits;  // of the sum over positions
+  FastDivmod kernel_d;
+  FastDivmod h_slices;  // of the taps along height; AxisParams::tap_slice taps in each
+  FastDivmod w_slices;  // of the taps along width
+  FastDivmod ci_tiles;
+  FastDivmod taps_w;  // of a slice along width
+  FastDivmod
+      co_groups;     // of the output channels of a block, that a warp or a thread takes together
+  FastDivmod items;  // direct: pieces of the block's weights, one for each thread
+  int ci_tile;       // input channels of a block
+  int warps_n;
+  int warps_k;  // or threads, that share the rows of a stage
+};
+
 /// The columns and stages of the gather. It calls its axes planes, rows and width: Params::axis 0
 /// and 1 are depth and height or, where columns are better laid along depth, height and depth.
 struct GatherParams {
@@ -79,6 +112,7 @@ struct GatherParams {
   FastDivmod row;     // columns of a row
   FastDivmod batch;
   FastDivmod row_spacing;   // from one row of a column to its next
+  long long input_spacing;  // the same in rows of x
   FastDivmod width_phases;  // along width that a block owns: one or all
   long long unit_taps;      // taps along the rows of a unit
   long long stage_units;    // units of a stage
@@ -87,7 +121,6 @@ struct GatherParams {
   long long weight_step[2];
   long long x_volume;
   long long y_volume;
-  long long kernel_volume;
 };
 
 struct Params {
@@ -99,6 +132,11 @@ struct Params {
   long long co_tiles;      // blocks along the output channels of a group
   long long tiles;         // blocks of work in all; a grid smaller than that loops over them
   long long has_bias;
+  // Weights (weight_layout.cuh).
+  long long kernel_volume;
+  long long weight_in_step;   // elements from one input channel to the next
+  long long weight_out_step;  // from one output channel to the next
+  long long is_gradient;      // taps are counted from the last one, and weights conjugated
   // Weights that a block stages in shared memory at a time.
   long long stage_channels;
   FastDivmod stage_taps;
@@ -110,6 +148,7 @@ struct Params {
   double negative_slope;  // of leaky_relu (epilogue.cuh)
   GemmParams gemm;
   GatherParams gather;
+  GradWeightParams grad_weight;
 };
 
 #ifdef CONVT3D_PARAMS_SIZE

@@ -2,6 +2,7 @@
 #pragma once
 #include <convt3d_params.cuh>
 #include <element.cuh>
+#include <weight_layout.cuh>
 
 /// Returns the sum of the products of one output, taps in ascending order, channels inside.
 ///
@@ -18,8 +19,8 @@ __device__ inline Accumulator direct_sum(const Element* __restrict__ x,
   const Index input_h = static_cast<Index>(p.axis[1].input);
   const Index input_w = static_cast<Index>(p.axis[2].input);
   const Index input_volume = static_cast<Index>(p.axis[0].input) * input_h * input_w;
-  const Index kernel_volume = static_cast<Index>(p.axis[0].kernel) * kernel_h * kernel_w;
-  const Index weight_step = static_cast<Index>(p.out_channels) * kernel_volume;
+  const Index kernel_volume = static_cast<Index>(p.kernel_volume);
+  const Index weight_step = static_cast<Index>(p.weight_in_step);
   for (Index tap = 0; tap < kernel_volume; ++tap) {
     const Index k[3] = {tap / kernel_w / kernel_h, tap / kernel_w % kernel_h, tap % kernel_w};
     Index input[3];
@@ -27,8 +28,9 @@ __device__ inline Accumulator direct_sum(const Element* __restrict__ x,
     for (int a = 0; a < 3; ++a) {
       const AxisParams& axis = p.axis[a];
       const Index stride = static_cast<Index>(axis.stride);
-      const Index reach =
-          output[a] + static_cast<Index>(axis.padding) - k[a] * static_cast<Index>(axis.dilation);
+      const Index reach = output[a] * static_cast<Index>(axis.input_stride) +
+                          static_cast<Index>(axis.origin + axis.padding) -
+                          k[a] * static_cast<Index>(axis.dilation);
       input[a] = reach / stride;
       exists &= reach >= 0 && input[a] * stride == reach && input[a] < axis.input;
     }
@@ -37,10 +39,10 @@ __device__ inline Accumulator direct_sum(const Element* __restrict__ x,
                             static_cast<long long>(n * static_cast<Index>(p.groups) + group) *
                                 (in_channels * input_volume) +
                             (input[0] * input_h + input[1]) * input_w + input[2];
-    const Element* factor = weight + group * in_channels * weight_step + co * kernel_volume + tap;
+    const Element* factor = weight + weight_offset(p, group, 0, co, tap);
     for (Index ci = 0; ci < in_channels; ++ci) {
       sum = multiply_add(to_accumulator(source[ci * input_volume]),
-                         to_accumulator(factor[ci * weight_step]), sum);
+                         weight_factor(p, factor[ci * weight_step]), sum);
     }
   }
   return sum;

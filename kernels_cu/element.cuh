@@ -118,6 +118,26 @@ __device__ inline Complex<Real> multiply_add(Complex<Real> x, Complex<Real> w, C
 }
 
 template <class Real>
+__device__ inline bool is_nan(Real value) {
+  return value != value;
+}
+
+template <class Real>
+__device__ inline bool is_nan(Complex<Real> value) {
+  return is_nan(value.re) || is_nan(value.im);
+}
+
+template <class Real>
+__device__ inline Real conjugate(Real value) {
+  return value;
+}
+
+template <class Real>
+__device__ inline Complex<Real> conjugate(Complex<Real> value) {
+  return {value.re, -value.im};
+}
+
+template <class Real>
 __device__ inline Complex<Real> operator+(Complex<Real> a, Complex<Real> b) {
   return {a.re + b.re, a.im + b.im};
 }

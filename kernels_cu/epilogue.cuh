@@ -7,6 +7,12 @@
 #include <convt3d_params.cuh>
 #include <element.cuh>
 
+/// Consecutive outputs that a lane stores together.
+template <int kCount>
+struct alignas(sizeof(Element) * kCount < 16 ? sizeof(Element) * kCount : 16) OutputVector {
+  Element value[kCount];
+};
+
 __device__ inline float error_function_complement(float value) { return erfcf(value); }
 __device__ inline double error_function_complement(double value) { return erfc(value); }
 __device__ inline float exponential(float value) { return expf(value); }

@@ -13,12 +13,14 @@
 // Deterministic. Limits: none beyond the weights' own.
 #include <convt3d_params.cuh>
 #include <tensor_core.cuh>
+#include <weight_layout.cuh>
 
 /// Reads one weight of an m tile; zero outside.
 struct WeightOfTile {
   const Element* weight;  // of channel 0 of the k step, tap (kd, kh, first of the slice), co tile
   Index channel_stride;
   Index co_stride;
+  int tap_stride;  // 1, or -1 for gradients
   int channels;
   int taps;
   int out_channels;
@@ -30,7 +32,7 @@ struct WeightOfTile {
     const int tap = divmod(first_row + row, co_tile, &co);
     Element value{};
     if (tap < taps && co < out_channels && channel < channels) {
-      value = weight[channel * channel_stride + co * co_stride + tap];
+      value = weight[channel * channel_stride + co * co_stride + tap * tap_stride];
     }
     return value;
   }
@@ -82,13 +84,12 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         rest % static_cast<Index>(p.co_tiles) * static_cast<Index>(p.gemm.co_tile.divisor);
     const Index group = rest / static_cast<Index>(p.co_tiles);
 
-    const Index co_stride = kernel_d * kernel_h * kernel_w;
-    const Index channel_stride = out_channels * co_stride;
     const WeightOfTile fetch{
-        weight + (group * in_channels + first_ci) * channel_stride + first_co * co_stride +
-            (kd * kernel_h + kh) * kernel_w + first_kw,
-        channel_stride,
-        co_stride,
+        weight +
+            weight_offset(p, group, first_ci, first_co, (kd * kernel_h + kh) * kernel_w + first_kw),
+        static_cast<Index>(p.weight_in_step),
+        static_cast<Index>(p.weight_out_step),
+        p.is_gradient ? -1 : 1,
         static_cast<int>(min(in_channels - first_ci, static_cast<Index>(TensorMath::kStepK))),
         static_cast<int>(min(static_cast<Index>(p.axis[2].tap_slice), kernel_w - first_kw)),
         static_cast<int>(min(static_cast<Index>(p.gemm.co_tile.divisor), out_channels - first_co)),

@@ -58,6 +58,12 @@ __device__ inline double load_shared(unsigned address, double) {
   return value;
 }
 
+__device__ inline unsigned short load_shared(unsigned address, unsigned short) {
+  unsigned short value;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(address));
+  return value;
+}
+
 __device__ inline uint4 load_shared(unsigned address, uint4) {
   uint4 value;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

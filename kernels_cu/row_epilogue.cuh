@@ -77,6 +77,14 @@ __device__ inline OutputTaps taps_of_output(const AxisParams& axis, Index output
   return taps;
 }
 
+/// Returns the place of a lane among the 32 outputs of its warp: 8 lanes in a row take every
+/// stride-th one, so that their products lie one input apart, in different banks. The warp still
+/// fills whole sectors of y.
+__device__ inline int interleaved_lane(int lane, int log2_stride) {
+  const int group = 8 << log2_stride;
+  return (lane & -group) | (lane & 7) << log2_stride | (lane & (group - 1)) >> 3;
+}
+
 /// Returns the sum of no products: what does not change the bias that is added to it. Without a
 /// bias +0, as if that were the bias, which then need not be added.
 __device__ inline Accumulator empty_sum(const Params& p) {

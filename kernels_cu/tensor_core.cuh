@@ -31,6 +31,7 @@ struct Math;
 template <bool kIsBFloat16>
 struct Math16 {
   static constexpr int kStepK = 16;
+  static constexpr int kLaneK = 2;  // from the first k of a lane to that of the next
   static constexpr int kParts = 1;
 
   struct XFragment {
@@ -50,22 +51,29 @@ struct Math16 {
     part[0] = {bits[0], bits[1], bits[2], bits[3]};
   }
 
-  /// Adds to the byte offsets of some tiles of 8 positions what `load` wants of this lane.
+  /// Loads the fragments of one k step at a shared address, element by element, for some tiles of 8
+  /// columns, whose byte offsets have `add_lane_of_elements`.
   ///
-  /// pitch  bytes from one channel to the next
+  /// k_pitch  bytes from one k to the next
   template <int kTiles>
-  __device__ static void add_lane(int lane, int pitch, int (&offset)[kTiles]) {
+  __device__ static void load(unsigned x, int k_pitch, const int (&offset)[kTiles],
+                              XFragment (&fragment)[kTiles]) {
+    using Bits = unsigned short;
 #pragma unroll
-    for (int i = 0; i < kTiles; i += 2) {
-      // The lower half of the warp gives the rows of one tile, the upper half those of the next.
-      offset[i] = lane % 16 * pitch + (lane < 16 ? offset[i] : offset[i + 1]);
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const unsigned low = x + offset[i] + 8 * r * k_pitch;
+        fragment[i].k[r] = static_cast<unsigned>(load_shared(low, Bits())) |
+                           static_cast<unsigned>(load_shared(low + k_pitch, Bits())) << 16;
+      }
     }
   }
 
-  /// Loads the fragments of one k step of x, at a shared address, for some tiles of 8 positions.
+  /// The same for aligned rows of 8 positions, whose offsets have `add_lane_of_matrices`.
   template <int kTiles>
-  __device__ static void load(unsigned x, int pitch, const int (&offset)[kTiles],
-                              XFragment (&fragment)[kTiles]) {
+  __device__ static void load_matrices(unsigned x, const int (&offset)[kTiles],
+                                       XFragment (&fragment)[kTiles]) {
     static_assert(kTiles % 2 == 0, "ldmatrix loads two tiles at a time");
 #pragma unroll
     for (int i = 0; i < kTiles; i += 2) {
@@ -93,15 +101,6 @@ struct Math<0> : Math16<false> {};
 template <>
 struct Math<1> : Math16<true> {};
 
-/// Adds to the byte offsets of some tiles of 8 positions what loads of single elements want of a
-/// lane: channel t and position g of lane 4g + t.
-template <int kTiles>
-__device__ inline void add_lane_of_element(int lane, int pitch, int (&offset)[kTiles]) {
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i)
-    offset[i] += lane % 4 * pitch + lane / 4 * static_cast<int>(sizeof(Element));
-}
-
 /// The three products of split operands, smallest first.
 __device__ constexpr Term split_term(int term) {
   return term == 0 ? Term{1, 0} : term == 1 ? Term{0, 1} : Term{0, 0};
@@ -111,6 +110,7 @@ __device__ constexpr Term split_term(int term) {
 template <bool kSplit>
 struct MathTf32 {
   static constexpr int kStepK = 8;
+  static constexpr int kLaneK = 1;
   static constexpr int kParts = kSplit ? 2 : 1;
   static constexpr int kTerms = kSplit ? 3 : 1;
 
@@ -127,11 +127,6 @@ struct MathTf32 {
       bits[1][r] = float_to_tf32(value - __uint_as_float(bits[0][r]));
     }
     for (int i = 0; i < kParts; ++i) part[i] = {bits[i][0], bits[i][1], bits[i][2], bits[i][3]};
-  }
-
-  template <int kTiles>
-  __device__ static void add_lane(int lane, int pitch, int (&offset)[kTiles]) {
-    add_lane_of_element(lane, pitch, offset);
   }
 
   template <int kTiles>
@@ -168,6 +163,7 @@ struct Math<3> : MathTf32<true> {};
 template <>
 struct Math<4> {
   static constexpr int kStepK = 16;
+  static constexpr int kLaneK = 1;
   static constexpr int kParts = 2;
   static constexpr int kTerms = 3;
 
@@ -193,11 +189,6 @@ struct Math<4> {
     }
     part[0] = {hi[0], hi[1], hi[2], hi[3]};
     part[1] = {lo[0], lo[1], lo[2], lo[3]};
-  }
-
-  template <int kTiles>
-  __device__ static void add_lane(int lane, int pitch, int (&offset)[kTiles]) {
-    add_lane_of_element(lane, pitch, offset);
   }
 
   template <int kTiles>
@@ -227,6 +218,7 @@ struct Math<4> {
 template <>
 struct Math<5> {
   static constexpr int kStepK = 4;
+  static constexpr int kLaneK = 1;
   static constexpr int kParts = 1;
   static constexpr int kTerms = 1;
 
@@ -241,11 +233,6 @@ struct Math<5> {
       bits[2 * r + 1] = static_cast<unsigned>(value >> 32);
     }
     part[0] = {bits[0], bits[1], bits[2], bits[3]};
-  }
-
-  template <int kTiles>
-  __device__ static void add_lane(int lane, int pitch, int (&offset)[kTiles]) {
-    add_lane_of_element(lane, pitch, offset);
   }
 
   template <int kTiles>
@@ -269,6 +256,52 @@ struct Math<5> {
 };
 
 using TensorMath = Math<CONVT3D_MATH>;
+
+/// Adds to the byte offsets of some tiles of 8 columns what `TensorMath::load` wants of this lane.
+///
+/// k_pitch, column_pitch  bytes from one k, and from one column, to the next
+template <int kTiles>
+__device__ inline void add_lane_of_elements(int lane, int k_pitch, int column_pitch,
+                                            int (&offset)[kTiles]) {
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    offset[i] += lane % 4 * TensorMath::kLaneK * k_pitch + lane / 4 * column_pitch;
+  }
+}
+
+/// The same for `TensorMath::load_matrices`: the lower half of the warp gives the rows of one tile,
+/// the upper half those of the next.
+template <int kTiles>
+__device__ inline void add_lane_of_matrices(int lane, int k_pitch, int (&offset)[kTiles]) {
+#pragma unroll
+  for (int i = 0; i < kTiles; i += 2) {
+    offset[i] = lane % 16 * k_pitch + (lane < 16 ? offset[i] : offset[i + 1]);
+  }
+}
+
+/// Adds to the byte offsets of some tiles of 8 positions of x, which begin at multiples of 16
+/// bytes, what `load_positions_of_x` wants of this lane.
+///
+/// pitch  bytes from one channel to the next
+template <int kTiles>
+__device__ inline void add_lane_of_positions(int lane, int pitch, int (&offset)[kTiles]) {
+  if constexpr (sizeof(Element) == 2) {
+    add_lane_of_matrices(lane, pitch, offset);
+  } else {
+    add_lane_of_elements(lane, pitch, static_cast<int>(sizeof(Element)), offset);
+  }
+}
+
+/// Loads the fragments of one k step of x, at a shared address, for these tiles.
+template <int kTiles, class Mma = TensorMath>
+__device__ inline void load_positions_of_x(unsigned x, int pitch, const int (&offset)[kTiles],
+                                           typename Mma::XFragment (&fragment)[kTiles]) {
+  if constexpr (sizeof(Element) == 2) {
+    Mma::load_matrices(x, offset, fragment);
+  } else {
+    Mma::load(x, pitch, offset, fragment);
+  }
+}
 
 /// Adds weight * x to the sums of a row of tiles, the products of one k step as a sum of their own.
 ///

@@ -1,13 +1,13 @@
-// Loads of one stage of the implicit GEMM from global to shared memory, by the whole block.
+// Loads of one stage of a tensor-core kernel from global to shared memory, by the whole block.
 #pragma once
 #include <convt3d_params.cuh>
 #include <element.cuh>
 #include <ptx.cuh>
 
-/// The inputs of a stage: a box of planes, rows and positions of some channels of one group.
-struct XStage {
+/// A box of planes, rows and positions of some channels of one group of a tensor.
+struct Box {
   Index channel;   // first, within the group
-  Index first[3];  // coordinates of the box; may lie outside the input
+  Index first[3];  // coordinates; may lie outside the tensor
   int rows_h;      // rows that are needed of each plane
 };
 
@@ -64,51 +64,49 @@ __device__ inline void copy_channels(Element* target, const Element* source, boo
   }
 }
 
-/// Loads the x tile of a stage as [channel][plane][row][position], zeros outside the input.
+/// Loads a box as [channel][plane][row][position], zeros outside the tensor.
 ///
 /// A thread copies the same place of every channel that it takes, so that it computes one address;
 /// consecutive threads take consecutive units of a row.
 ///
-/// x        channel 0 of the sample and group
-/// channels of the stage
-__device__ inline void load_x(Element* tile, const Element* __restrict__ x, const Params& p,
-                              const XStage& stage, int channels) {
-  const GemmParams& gemm = p.gemm;
-  const int copies = static_cast<int>(gemm.copies.divisor);
-  const int unit = gemm.copy_elements;
-  const int pitch = gemm.channel_pitch;
-  const int tile_w = static_cast<int>(p.axis[2].tile);
-  const Index input_h = static_cast<Index>(p.axis[1].input);
-  const Index input_w = static_cast<Index>(p.axis[2].input);
-  const Index volume = static_cast<Index>(p.axis[0].input) * input_h * input_w;
+/// source   channel 0 of the sample and group
+/// channels of the box; those that the tensor does not have are zeros
+__device__ inline void load_box(Element* tile, const Element* __restrict__ source,
+                                const BoxCopy& copy, const Box& box, int channels) {
+  const int copies = static_cast<int>(copy.copies.divisor);
+  const int unit = copy.copy_elements;
+  const int pitch = copy.channel_pitch;
+  const Index extent_h = static_cast<Index>(copy.extent[1]);
+  const Index extent_w = static_cast<Index>(copy.extent[2]);
+  const Index volume = static_cast<Index>(copy.extent[0]) * extent_h * extent_w;
   const int existing = static_cast<int>(
-      min(static_cast<Index>(channels), static_cast<Index>(p.in_channels) - stage.channel));
+      min(static_cast<Index>(channels), static_cast<Index>(copy.channels) - box.channel));
   // Where a channel has fewer units than the block has threads, several channels are loaded at
   // once.
   const int threads = static_cast<int>(blockDim.x);
-  const int together = gemm.copy_channels;
+  const int together = copy.copy_channels;
   for (int e = static_cast<int>(threadIdx.x); e < copies * together; e += threads) {
     int place;
-    int channel = divmod(e, gemm.copies, &place);
+    int channel = divmod(e, copy.copies, &place);
     int unit_of_row;
-    const int row = divmod(place, gemm.row_copies, &unit_of_row);
+    const int row = divmod(place, copy.row_copies, &unit_of_row);
     int h;
-    const int d = divmod(row, gemm.stage_rows_h, &h);
-    if (h >= stage.rows_h) continue;
-    const Index input[3] = {stage.first[0] + d, stage.first[1] + h,
-                            stage.first[2] + unit_of_row * unit};
+    const int d = divmod(row, copy.rows_h, &h);
+    if (h >= box.rows_h) continue;
+    const Index at[3] = {box.first[0] + d * copy.plane_step, box.first[1] + h,
+                         box.first[2] + unit_of_row * unit};
     bool inside = true;
 #pragma unroll
     for (int a = 0; a < 3; ++a) {
-      inside &= static_cast<UnsignedIndex>(input[a]) < static_cast<UnsignedIndex>(p.axis[a].input);
+      inside &= static_cast<UnsignedIndex>(at[a]) < static_cast<UnsignedIndex>(copy.extent[a]);
     }
-    // An address of x is wanted even where nothing is read.
-    const Element* source = x + (inside ? (stage.channel + channel) * volume +
-                                              (input[0] * input_h + input[1]) * input_w + input[2]
-                                        : 0);
-    const Index step = inside ? together * volume : 0;
-    Element* target = tile + (channel * pitch + row * tile_w + unit_of_row * unit);
-    copy_channels(target, source, inside, channel, existing, channels, together, step,
+    // An address of the tensor is wanted even where nothing is read.
+    const Element* const first =
+        source +
+        (inside ? (box.channel + channel) * volume + (at[0] * extent_h + at[1]) * extent_w + at[2]
+                : 0);
+    copy_channels(tile + (channel * pitch + row * copy.row + unit_of_row * unit), first, inside,
+                  channel, existing, channels, together, inside ? together * volume : 0,
                   together * pitch, unit);
   }
 }

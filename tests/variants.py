@@ -13,6 +13,7 @@ from cupy_convt3d._plan_gather import TILES, GatherConfig, plan_gather
 from cupy_convt3d._plan_implicit_gemm import fit_config, plan_implicit_gemm
 from cupy_convt3d._plan_scatter import plan_scatter
 from cupy_convt3d._problem import make_problem
+from tests.gradient_variants import gradient_launches
 from tests.tensor_core import SHARED_BYTES, Variant, all_variants, dtype_of
 
 #: Output channels per group that lead to each register tile of the kernels.
@@ -41,6 +42,8 @@ def launches(few: bool = False) -> list[Launch]:
                             if key not in best or launch.shared_bytes > best[key].shared_bytes:
                                 best[key] = launch
     for launch in [] if few else _gather_tiles():
+        best.setdefault((launch.kernel, launch.options), launch)
+    for launch in gradient_launches(few):
         best.setdefault((launch.kernel, launch.options), launch)
     for variant in all_variants(few):
         for launch in _tensor_core_launches(variant):

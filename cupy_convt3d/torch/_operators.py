@@ -20,7 +20,8 @@ from cupy_convt3d._gradient_call import (
     grad_input_call,
     grad_weight_call,
 )
-from cupy_convt3d._torch_bridge import forward_cuda, grad_input_cuda, grad_weight_cuda
+from cupy_convt3d._plan import Role
+from cupy_convt3d._torch_bridge import forward_cuda, gradient_cuda
 from cupy_convt3d._torch_cpu import forward_cpu, grad_input_cpu, grad_weight_cpu
 
 _SETTINGS = (
@@ -60,10 +61,11 @@ def forward(x: Any, weight: Any, bias: Any, *arguments: Any) -> Any:
 def grad_input(grad_output: Any, weight: Any, input_shape: Sequence[int], *arguments: Any) -> Any:
     """Return the gradient of the input of a batch."""
     settings = _settings(GRAD_INPUT_ALGORITHMS, *arguments)
-    problem, dtype, x_shape = grad_input_call(grad_output, weight, tuple(input_shape), settings)
+    problem, dtype, _ = grad_input_call(grad_output, weight, tuple(input_shape), settings)
     _check_batch_and_devices({"grad_output": grad_output, "weight": weight})
     if grad_output.is_cuda:
-        return grad_input_cuda(torch, grad_output, weight, x_shape, dtype, settings)
+        operands: dict[Role, Any] = {"grad_output": grad_output, "weight": weight}
+        return gradient_cuda(torch, "grad_input", operands, problem, dtype, settings)
     return grad_input_cpu(torch, problem, grad_output, weight)
 
 
@@ -73,7 +75,8 @@ def grad_weight(x: Any, grad_output: Any, weight_shape: Sequence[int], *argument
     problem, dtype = grad_weight_call(x, grad_output, tuple(weight_shape), settings)
     _check_batch_and_devices({"x": x, "grad_output": grad_output})
     if x.is_cuda:
-        return grad_weight_cuda(torch, x, grad_output, problem.weight_shape, dtype, settings)
+        operands: dict[Role, Any] = {"x": x, "grad_output": grad_output}
+        return gradient_cuda(torch, "grad_weight", operands, problem, dtype, settings)
     return grad_weight_cpu(torch, problem, x, grad_output)
 
 

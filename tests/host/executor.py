@@ -20,7 +20,7 @@ KERNELS_DIRECTORY = Path(__file__).resolve().parents[2] / "kernels_cu"
 
 MAX_GRID = 2**31 - 1
 MAX_BLOCK = 1024
-READ_ONLY_ROLES = ("x", "weight", "bias")
+READ_ONLY_ROLES = ("x", "weight", "bias", "grad_output")
 
 #: Values of ``host::Order`` in schedule.h.
 _ORDERS = {"forward": 0, "reverse": 1, "shuffle": 2}

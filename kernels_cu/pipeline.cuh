@@ -1,0 +1,39 @@
+// The loop over the stages of a tensor-core kernel: asynchronous copies run ahead of the products.
+#pragma once
+#include <ptx.cuh>
+
+/// Loads and multiplies stages 0 to count - 1 in order, the loads stages - 1 ahead.
+///
+/// stages    buffers, 2 to 4
+/// load      called by all threads with the buffer of the next stage; starts its copies
+/// multiply  called by all threads with the buffer of the next stage, which has arrived
+///
+/// Assumes: all threads have used the buffers. Afterwards some may still be multiplying.
+template <class Load, class Multiply>
+__device__ inline void run_pipeline(int stages, Index count, const Load& load,
+                                    const Multiply& multiply) {
+  // The first iterations only fill the pipeline: the loads stand here once.
+  int filled = 0;
+  int buffer = 0;
+  for (Index s = 1 - stages; s < count; ++s) {
+    if (s >= 0) {
+      if (stages == 2) {
+        wait_for_copies<0>();
+      } else if (stages == 3) {
+        wait_for_copies<1>();
+      } else {
+        wait_for_copies<2>();
+      }
+      // The stage has arrived for all threads, and all have used the buffer filled next.
+      __syncthreads();
+    }
+    if (s + stages - 1 < count) {
+      load(filled);
+      filled = filled + 1 == stages ? 0 : filled + 1;
+    }
+    commit_copies();
+    if (s < 0) continue;
+    multiply(buffer);
+    buffer = buffer + 1 == stages ? 0 : buffer + 1;
+  }
+}
