@@ -15,7 +15,7 @@ from cupy_convt3d._run_torch import (
     run_torch_without_gradients,
     tell_autograd,
 )
-from cupy_convt3d._torch_bridge import address, cupy_on_torchs_stream, dense
+from cupy_convt3d._torch_bridge import address, allocator, cupy_on_torchs_stream, dense
 
 
 class TorchLayer:
@@ -42,7 +42,7 @@ class TorchLayer:
                 self._dtype,
                 settings,
                 weight.device.index,
-                allocate=lambda size: torch.empty(size, dtype=torch.uint8, device=weight.device),
+                allocate=allocator(torch, weight.device),
                 pointer=address,
             )
 
@@ -79,9 +79,7 @@ class TorchLayer:
                 for tensor in (weights.weight, weights.bias, prepared.packed):
                     if tensor is not None:
                         tensor.record_stream(torch.cuda.current_stream(x.device))
-            workspace = torch.empty(
-                prepared.bound.workspace_bytes, dtype=torch.uint8, device=x.device
-            )
+            workspace = allocator(torch, x.device)(prepared.bound.workspace_bytes)
             prepared.bound.run(
                 {
                     "x": address(x_dense),

@@ -6,7 +6,7 @@ Tensors are on one device, dense, and hold the values they show (nothing lazy).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,8 @@ def forward_cuda(
         )
         weight = dense(weight, dtype.itemsize)
         bias = None if bias is None else dense(bias, dtype.itemsize)
-        launch(torch, bound, {"x": x, "weight": weight, "bias": bias, "y": y}, x.device)
+        tensors: dict[Role, Any] = {"x": x, "weight": weight, "bias": bias, "y": y}
+        launch(bound, tensors, allocator(torch, x.device))
     return y
 
 
@@ -78,23 +79,30 @@ def gradient_cuda(
             _aligned(*tensors.values()),
         )
         # A transposed convolution has a bias where this kernel computes it.
-        launch(torch, bound, {**tensors, "bias": None, kind: gradient}, first.device)
+        tensors["bias"] = None
+        tensors[kind] = gradient
+        launch(bound, tensors, allocator(torch, first.device))
     return gradient
 
 
-def launch(torch: Any, bound: BoundPlan, tensors: dict[Role, Any], device: Any) -> None:
+def launch(bound: BoundPlan, tensors: dict[Role, Any], allocate: Callable[[int], Any]) -> None:
     """Queue a plan on CuPy's current stream, which must be torch's.
 
-    Copies and workspace stay referenced until everything is queued; torch reuses their memory only
-    for later work on this stream.
+    ``allocate`` returns a tensor of so many bytes. Copies and workspace stay referenced until
+    everything is queued; torch reuses their memory only for later work on this stream.
     """
-    tensors["workspace"] = torch.empty(bound.workspace_bytes, dtype=torch.uint8, device=device)
-    tensors["packed"] = torch.empty(bound.packed_bytes, dtype=torch.uint8, device=device)
+    tensors["workspace"] = allocate(bound.workspace_bytes)
+    tensors["packed"] = allocate(bound.packed_bytes)
     addresses: dict[Role, Any] = {
         role: None if tensor is None else address(tensor) for role, tensor in tensors.items()
     }
     bound.pack(addresses)
     bound.run(addresses)
+
+
+def allocator(torch: Any, device: Any) -> Callable[[int], Any]:
+    """Return a function that returns a tensor of so many bytes."""
+    return lambda size: torch.empty(size, dtype=torch.uint8, device=device)
 
 
 def address(tensor: Any) -> Any:
