@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from benchmarks.gpu_environment import device_environment
+from benchmarks.gpu_gradients import MeasureGradient, gradient_checks, gradient_times
 from benchmarks.gpu_timing import Effort, Flush, flushed_times, kernelbench_times, summary
 from benchmarks.gpu_variants import (
     TORCH_COMPILED,
@@ -170,12 +171,14 @@ def _as_cupy(y: Any) -> Any:
 
 def passed(task: Task, row: Row) -> bool:
     """Return whether a finished row is as it must be; torch and skipped rows always are."""
-    if isinstance(task, Measure) and task.variant.library == "torch":
+    if isinstance(task, (Measure, MeasureGradient)) and task.variant.library == "torch":
         return True
     if "skipped" in row:
         return True
     if "error" in row or row.get("wrong") or row.get("same_bits") is False:
         return False
+    if isinstance(task, MeasureGradient):
+        return bool(row["within_gate"])
     if isinstance(task, Measure) and task.variant.meets_gate:
         return bool(row["within_gate"]) and not row.get("share_outside_gather")
     return True
@@ -197,12 +200,15 @@ def tasks(
     eager = TORCH_EAGER if torch_cuda else ()
     for variant in VARIANTS:
         yield Check(variant, "float32")
+    yield from gradient_checks(torch_cuda)
     for problem in problems:
         for variant in (*VARIANTS, *eager):
             yield measure(problem, variant)
         if problem.startswith("kb"):
             for variant in (*VARIANTS, *eager):
                 yield kernelbench(problem, variant)
+    for problem in problems:
+        yield from gradient_times(problem, effort, tiny, torch_cuda)
     for variant in VARIANTS:
         for dtype in variant.dtypes:
             if dtype != "float32":

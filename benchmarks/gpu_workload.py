@@ -145,7 +145,8 @@ y = low + (high - low) * ((h >> 8) * 5.9604644775390625e-8f);
 """
 
 
-def _uniform(shape: tuple[int, ...], low: float, high: float, seed: int) -> Any:
+def uniform(shape: tuple[int, ...], low: float, high: float, seed: int) -> Any:
+    """Return a CuPy array of float32 drawn on the device."""
     import cupy
 
     kernel = cupy.ElementwiseKernel(
@@ -186,10 +187,10 @@ def device_operands(workload: Workload, dtype: str = "float32") -> Operands:
     problem = workload.problem
     # torch's kaiming_uniform_(a=sqrt(5)): weight.size(1) * taps counts as fan-in.
     limit = 1 / math.sqrt(problem.out_channels_per_group * math.prod(problem.kernel))
-    bias = _uniform((problem.out_channels,), -limit, limit, 3) if workload.bias else None
+    bias = uniform((problem.out_channels,), -limit, limit, 3) if workload.bias else None
     return Operands(
-        _uniform(problem.x_shape, 0.0, 1.0, 1).astype(dtype, copy=False),
-        _uniform(problem.weight_shape, -limit, limit, 2).astype(dtype, copy=False),
+        uniform(problem.x_shape, 0.0, 1.0, 1).astype(dtype, copy=False),
+        uniform(problem.weight_shape, -limit, limit, 2).astype(dtype, copy=False),
         None if bias is None else bias.astype(dtype, copy=False),
     )
 
@@ -201,7 +202,8 @@ def gather_result(workload: Workload, dtype: str) -> Any:
     return conv_transpose3d(*operands.arrays, **workload.settings, algorithm="gather")
 
 
-def _ends(extent: int) -> list[int]:
+def ends(extent: int) -> list[int]:
+    """Return the first and the last index."""
     return sorted({0, extent - 1})
 
 
@@ -210,7 +212,7 @@ def exact_slice(workload: Workload) -> NDArray[np.float64]:
     """Return the first and last sample and output channel of each group, in float64 on the CPU."""
     problem = workload.problem
     x, weight, bias = device_operands(workload).arrays
-    samples, channels = _ends(problem.batch), _ends(problem.out_channels_per_group)
+    samples, channels = ends(problem.batch), ends(problem.out_channels_per_group)
     if bias is not None:
         bias = bias.get().reshape(problem.groups, -1)[:, channels].ravel().astype(np.float64)
     y: NDArray[np.float64] = conv_transpose3d(
@@ -229,10 +231,10 @@ def slice_accuracy(workload: Workload, y: Any) -> dict[str, Any]:
         raise ValueError(f"y must have shape {problem.y_shape}, got {y.shape}")
     exact = exact_slice(workload)
     grouped = (problem.groups, problem.out_channels_per_group, *problem.output)
-    channels = _ends(problem.out_channels_per_group)
+    channels = ends(problem.out_channels_per_group)
     rows = [
         np.stack([y[n].get().reshape(grouped)[:, c] for c in channels], axis=1)
-        for n in _ends(problem.batch)
+        for n in ends(problem.batch)
     ]
     error = np.abs(np.stack(rows).reshape(exact.shape) - exact)
     # A comparison that is false for NaN.

@@ -18,6 +18,14 @@ import torch
 
 from benchmarks.gpu import default_path, line, work_through, write_json
 from benchmarks.gpu_environment import host_environment
+from benchmarks.gpu_gradients import (
+    GRADIENTS,
+    TORCH_GRADIENTS,
+    CheckGradient,
+    CheckTorchOperators,
+    MeasureGradient,
+    TorchGradient,
+)
 from benchmarks.gpu_plot import draw, medians
 from benchmarks.gpu_tasks import Check, Measure, passed, tasks
 from benchmarks.gpu_timing import TINY, Effort, summary
@@ -41,7 +49,7 @@ from benchmarks.gpu_workload import (
     slice_accuracy,
     whole_accuracy,
 )
-from tests.reference import scatter_reference
+from tests.reference import gradient_reference, scatter_reference
 from tests.worker_tasks import Misbehave
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -170,6 +178,13 @@ def test_the_most_important_comes_first() -> None:
     work = list(tasks(PROBLEMS, Effort(), False, True))
     checks = [task for task in work if isinstance(task, Check)]
     assert work[: len(VARIANTS)] == [c for c in checks if c.dtype == "float32"]
+    of_gradients = work[len(VARIANTS) : len(VARIANTS) + len(GRADIENTS) + 1]
+    assert of_gradients == [
+        *(CheckGradient(v, "float32") for v in GRADIENTS),
+        CheckTorchOperators(),
+    ]
+    gradients = [task for task in work if isinstance(task, MeasureGradient)]
+    assert {t.variant for t in gradients if t.problem == "kb1-58"} == {*GRADIENTS, *TORCH_GRADIENTS}
     assert len(checks) == sum(len(variant.dtypes) for variant in VARIANTS)
     times = [task for task in work if isinstance(task, Measure)]
     assert times[0].problem == PROBLEMS[0]
@@ -200,6 +215,11 @@ def test_what_counts_as_passed() -> None:
     tf32 = Measure("kb1-58", Variant("gather", "tf32"), TINY)
     assert passed(tf32, {**good, "within_gate": False, "share_outside_gather": 0.3})
     assert passed(Measure("kb1-58", TORCH_EAGER[0], TINY), {"error": "no"})
+    gradient = MeasureGradient("kb1-58", GRADIENTS[0], TINY)
+    assert passed(gradient, {"within_gate": True, "same_bits": True})
+    assert not passed(gradient, {"within_gate": False, "same_bits": True})
+    assert not passed(gradient, {"within_gate": True, "same_bits": False})
+    assert passed(MeasureGradient("kb1-58", TORCH_GRADIENTS[0], TINY), {"within_gate": False})
     check = Check(Variant("gather"), "float32")
     assert passed(check, {"wrong": [], "checked": 3})
     assert not passed(check, {"wrong": ["holes-bias"]})
@@ -277,6 +297,18 @@ def test_torch_modes(variant: TorchVariant) -> None:
     assert torch.backends.cudnn.benchmark == variant.benchmark
 
 
+@pytest.mark.usefixtures("torch_flags")
+@pytest.mark.parametrize("variant", TORCH_GRADIENTS, ids=lambda variant: variant.label)
+def test_torchs_gradients(variant: TorchGradient) -> None:
+    workload = load_workload("groups-trt4188")
+    p = workload.problem
+    x, weight, _ = integer_operands(workload, np.dtype("float32"))
+    grad = np.random.default_rng(1).integers(-1, 2, p.y_shape).astype("float32")
+    exact = gradient_reference(x, weight, grad, p.stride, p.padding, p.groups, p.dilation)
+    found = variant.bind(workload, x, weight, grad)().numpy()
+    np.testing.assert_array_equal(found, exact[variant.gradient == "grad_weight"])
+
+
 @pytest.mark.cuda
 def test_wrong_results_are_found() -> None:
     workload = load_workload("kb1-72", tiny=True)
@@ -328,7 +360,16 @@ def test_a_tiny_run(tmp_path: Path) -> None:
         assert row["multiply_adds"] > 0
         assert row["max_error"] < TOLERATED[row["variant"].split()[1]]
     checks = {(row["variant"], row["dtype"]) for row in out["rows"] if row["kind"] == "check"}
-    assert checks == {(v.label, dtype) for v in VARIANTS for dtype in v.dtypes}
+    assert checks == {(v.label, dtype) for v in VARIANTS for dtype in v.dtypes} | {
+        (v.label, "float32") for v in GRADIENTS
+    }
+    gradients = [row for row in out["rows"] if row["kind"] == "gradient"]
+    assert {(row["problem"], row["variant"]) for row in gradients} == {
+        (problem, v.label) for problem in out["problems"] for v in GRADIENTS
+    }
+    for row in gradients:
+        assert row["same_bits"]
+        assert row["max_error"] < TOLERATED[row["variant"].split()[2]] * row["largest"]
     assert all(row["passed"] for row in out["rows"] if "skipped" not in row)
 
 
