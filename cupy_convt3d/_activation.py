@@ -63,6 +63,6 @@ def _finite(negative_slope: Any) -> float:
         slope = float(negative_slope)
     except OverflowError:
         slope = math.inf
-    if not math.isfinite(slope):
+    if not -math.inf < slope < math.inf:
         raise ValueError(f"negative_slope must be finite, got {negative_slope!r}")
     return slope

@@ -18,10 +18,10 @@ from cupy_convt3d._problem import Problem
 ALGORITHMS = ("auto", "gather", "scatter", "implicit_gemm")
 
 
-def check_algorithm(algorithm: object) -> None:
-    """Raise ValueError unless ``algorithm`` is one of `ALGORITHMS`."""
-    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
-        raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
+def check_algorithm(algorithm: object, algorithms: tuple[str, ...] = ALGORITHMS) -> None:
+    """Raise ValueError unless ``algorithm`` is one of ``algorithms``."""
+    if not isinstance(algorithm, str) or algorithm not in algorithms:
+        raise ValueError(f"algorithm must be one of {', '.join(algorithms)}, got {algorithm!r}")
 
 
 def make_plan(

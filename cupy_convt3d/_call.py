@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cupy_convt3d._activation import Activation, activation_of, check_activation
-from cupy_convt3d._algorithm import check_algorithm
+from cupy_convt3d._algorithm import ALGORITHMS, check_algorithm
 from cupy_convt3d._dtypes import KernelDtype, kernel_dtype
 from cupy_convt3d._precision import precision_of
 from cupy_convt3d._problem import (
@@ -54,9 +54,11 @@ def settings_of(
     activation: Any = None,
     negative_slope: Any = 0.01,
     config: Any = None,
+    *,
+    algorithms: tuple[str, ...] = ALGORITHMS,
 ) -> Settings:
     """Return the canonical settings; raises TypeError or ValueError for wrong kinds of values."""
-    check_algorithm(algorithm)
+    check_algorithm(algorithm, algorithms)
     if not isinstance(deterministic, (bool, np.bool_)):
         raise TypeError(f"deterministic must be True or False, got {deterministic!r}")
     return Settings(
@@ -76,10 +78,10 @@ def settings_of(
 
 def check_dtypes(x: Any, weight: Any, bias: Any, activation: Activation) -> KernelDtype:
     """Return the common dtype of the operands; raise TypeError if one differs or is unfit."""
-    dtype = _dtype_of(x.dtype, "x")
+    dtype = dtype_of(x.dtype, "x")
     for name, operand in (("weight", weight), ("bias", bias)):
         if operand is not None and operand.dtype != x.dtype:
-            _dtype_of(operand.dtype, name)
+            dtype_of(operand.dtype, name)
             raise TypeError(f"{name} must have the dtype of x, {dtype.name}, got {operand.dtype}")
     check_activation(activation, dtype)
     return dtype
@@ -87,9 +89,9 @@ def check_dtypes(x: Any, weight: Any, bias: Any, activation: Activation) -> Kern
 
 def check_weights(weight: Any, bias: Any, settings: Settings) -> KernelDtype:
     """Return the dtype of the weights of a plan, after checking all that does not depend on x."""
-    dtype = _dtype_of(weight.dtype, "weight")
+    dtype = dtype_of(weight.dtype, "weight")
     if bias is not None and bias.dtype != weight.dtype:
-        _dtype_of(bias.dtype, "bias")
+        dtype_of(bias.dtype, "bias")
         raise TypeError(f"bias must have the dtype of weight, {dtype.name}, got {bias.dtype}")
     check_activation(settings.activation, dtype)
     weight_shape = tuple(weight.shape)
@@ -106,7 +108,7 @@ def check_weights(weight: Any, bias: Any, settings: Settings) -> KernelDtype:
 
 def check_layer_dtype(x_dtype: Any, dtype: KernelDtype) -> None:
     """Raise TypeError unless x has the dtype of a plan's weights."""
-    if _dtype_of(x_dtype, "x") != dtype:
+    if dtype_of(x_dtype, "x") != dtype:
         raise TypeError(f"x must have the dtype of weight, {dtype.name}, got {x_dtype}")
 
 
@@ -123,7 +125,7 @@ def layer_problem(x_shape: Shape, weight: Any, bias: Any, settings: Settings) ->
 
 
 # NumPy and torch dtypes are hashable, and turning one into text costs microseconds.
-_dtype_of = functools.lru_cache(maxsize=256)(kernel_dtype)
+dtype_of = functools.lru_cache(maxsize=256)(kernel_dtype)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from cupy_convt3d._call import Settings, Shape, check_layer_dtype, check_weights, layer_problem
 from cupy_convt3d._device_weights import DeviceWeights
 from cupy_convt3d._libraries import check_library
@@ -14,11 +12,10 @@ from cupy_convt3d._run_cupy import COPY_ALIGNMENT
 from cupy_convt3d._run_torch import (
     byte_range_of,
     check_tensors,
-    cupy_on_torchs_stream,
-    dense,
-    run_torch,
+    run_torch_without_gradients,
     tell_autograd,
 )
+from cupy_convt3d._torch_bridge import address, cupy_on_torchs_stream, dense
 
 
 class TorchLayer:
@@ -46,7 +43,7 @@ class TorchLayer:
                 settings,
                 weight.device.index,
                 allocate=lambda size: torch.empty(size, dtype=torch.uint8, device=weight.device),
-                pointer=_address,
+                pointer=address,
             )
 
     def __call__(self, x: Any, out: Any) -> Any:
@@ -58,7 +55,7 @@ class TorchLayer:
             )
         problem = layer_problem(tuple(x.shape), self._weight, self._bias, self._settings)
         if self._on_device is None:
-            return run_torch(x, self._weight, self._bias, out, self._settings)
+            return run_torch_without_gradients(x, self._weight, self._bias, out, self._settings)
         check_tensors(self._torch, {"x": x} if out is None else {"x": x, "out": out})
         y_shape = problem.y_shape if x.ndim == 5 else problem.y_shape[1:]
         if out is not None:
@@ -73,7 +70,7 @@ class TorchLayer:
             y = torch.empty(y_shape, dtype=x.dtype, device=x.device) if out is None else out
             if y.numel() == 0:
                 return y
-            x_dense = dense(x, self._dtype.itemsize)
+            x_dense = dense(x.resolve_conj().resolve_neg(), self._dtype.itemsize)
             aligned = x_dense.data_ptr() % COPY_ALIGNMENT == 0
             prepared = weights.prepared(tuple(x.shape), aligned)
             if prepared.written.precede(cupy.cuda.get_current_stream()):
@@ -87,12 +84,12 @@ class TorchLayer:
             )
             prepared.bound.run(
                 {
-                    "x": _address(x_dense),
-                    "weight": _address(weights.weight),
-                    "bias": None if weights.bias is None else _address(weights.bias),
-                    "y": _address(y),
-                    "workspace": _address(workspace),
-                    "packed": None if prepared.packed is None else _address(prepared.packed),
+                    "x": address(x_dense),
+                    "weight": address(weights.weight),
+                    "bias": None if weights.bias is None else address(weights.bias),
+                    "y": address(y),
+                    "workspace": address(workspace),
+                    "packed": None if prepared.packed is None else address(prepared.packed),
                 }
             )
         if out is not None:
@@ -108,7 +105,3 @@ class TorchLayer:
             for tensor in (weight, bias)
         )
         return weight, bias
-
-
-def _address(tensor: Any) -> Any:
-    return np.uintp(tensor.data_ptr())

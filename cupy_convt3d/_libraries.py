@@ -56,7 +56,7 @@ def common_library(operands: dict[str, Any]) -> Library:
     libraries = {
         name: library_of(value, name)
         for name, value in operands.items()
-        if value is not None or name in ("x", "weight")
+        if value is not None or name not in ("bias", "out")
     }
     if len(set(libraries.values())) > 1:
         found = ", ".join(f"{name} is a {_type_name(operands[name])}" for name in libraries)

@@ -1,30 +1,66 @@
-"""Run a call whose operands are torch tensors: on torch's device and stream, in torch's memory."""
+"""Run a call whose operands are torch tensors: through the operators, or without gradients."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from cupy_convt3d._activation import Activation
-from cupy_convt3d._call import Settings, Shape, check_dtypes, checked_problem
-from cupy_convt3d._dtypes import KernelDtype
-from cupy_convt3d._numpy_path import conv_transpose3d_numpy
+from cupy_convt3d._activation import NO_ACTIVATION
+from cupy_convt3d._call import Settings, check_dtypes, checked_problem
 from cupy_convt3d._overlap import byte_range, check_no_overlap, check_out
-from cupy_convt3d._plan import Role
-from cupy_convt3d._problem import Problem
-from cupy_convt3d._run_cupy import COPY_ALIGNMENT, bound_plan
-
-#: Bytes of the float32 copies of bfloat16 samples that are alive at a time.
-BFLOAT16_COPIES = 64 * 1024 * 1024
+from cupy_convt3d._torch_bridge import forward_cuda
+from cupy_convt3d._torch_cpu import forward_cpu
 
 
 def run_torch(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> Any:
-    """Return the transposed convolution of torch tensors; see `cupy_convt3d.conv_transpose3d`."""
+    """Return the transposed convolution of torch tensors; see `cupy_convt3d.conv_transpose3d`.
+
+    An operator of torch has no place for ``out``, an activation or a configuration of a kernel:
+    calls with one of them record no gradients, and refuse tensors that need them.
+    """
+    if out is None and settings.activation == NO_ACTIVATION and settings.config is None:
+        from cupy_convt3d.torch import _calls
+
+        return _calls.forward(x, weight, bias, settings)
+    return run_torch_without_gradients(x, weight, bias, out, settings)
+
+
+def run_grad_input_torch(
+    grad_output: Any, weight: Any, input_shape: Any, settings: Settings
+) -> Any:
+    """Return the gradient of the input; see `cupy_convt3d.conv_transpose3d_grad_input`."""
+    _refuse_config(settings)
+    from cupy_convt3d.torch import _calls
+
+    return _calls.grad_input(grad_output, weight, input_shape, settings)
+
+
+def run_grad_weight_torch(x: Any, grad_output: Any, weight_shape: Any, settings: Settings) -> Any:
+    """Return the gradient of the weight; see `cupy_convt3d.conv_transpose3d_grad_weight`."""
+    _refuse_config(settings)
+    from cupy_convt3d.torch import _calls
+
+    return _calls.grad_weight(x, grad_output, weight_shape, settings)
+
+
+def run_grad_bias_torch(grad_output: Any) -> Any:
+    """Return the gradient of the bias; see `cupy_convt3d.conv_transpose3d_grad_bias`."""
+    from cupy_convt3d.torch import _calls
+
+    return _calls.grad_bias(grad_output)
+
+
+def _refuse_config(settings: Settings) -> None:
+    if settings.config is not None:
+        raise TypeError(
+            f"config must be None for gradients of torch tensors, got {settings.config!r}"
+        )
+
+
+def run_torch_without_gradients(
+    x: Any, weight: Any, bias: Any, out: Any, settings: Settings
+) -> Any:
+    """Return the transposed convolution, in ``out`` if it is given, and record nothing."""
     import torch
 
     operands = {"x": x, "weight": weight, "bias": bias}
@@ -40,10 +76,14 @@ def run_torch(x: Any, weight: Any, bias: Any, out: Any, settings: Settings) -> A
             byte_range_of(out),
             {name: byte_range_of(t) for name, t in operands.items() if t is not None},
         )
+    x, weight, bias = (
+        None if t is None else t.detach().resolve_conj().resolve_neg() for t in (x, weight, bias)
+    )
     if x.is_cuda:
-        return _run_cuda(torch, x, weight, bias, out, y_shape, dtype, settings)
-    y = torch.empty(y_shape, dtype=x.dtype, device=x.device) if out is None else out
-    _run_cpu(torch, problem, x, weight, bias, y, settings.activation)
+        y = forward_cuda(torch, x, weight, bias, out, y_shape, dtype, settings)
+    else:
+        y = torch.empty(y_shape, dtype=x.dtype, device=x.device) if out is None else out
+        forward_cpu(torch, problem, x, weight, bias, y, settings.activation)
     if out is not None:
         tell_autograd(torch, out)
     return y
@@ -92,7 +132,7 @@ def _check_memory(torch: Any, tensor: Any, name: str) -> None:
             return
     raise TypeError(
         f"{name} must be a tensor with memory of its own, got a {type(tensor).__name__} without: "
-        "nested and fake tensors, torch.func transforms and torch.export are not supported"
+        "nested and fake tensors, torch.func transforms and torch.export are not supported here"
     )
 
 
@@ -100,151 +140,6 @@ def tell_autograd(torch: Any, out: Any) -> None:
     """Count a change of ``out``, so that a graph that saved its old values refuses to use them."""
     if not out.is_inference():
         torch.autograd.graph.increment_version(out)
-
-
-def _run_cpu(
-    torch: Any,
-    problem: Problem,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    y: Any,
-    activation: Activation,
-) -> None:
-    x, weight, bias = (
-        None if t is None else t.detach().resolve_conj().resolve_neg() for t in (x, weight, bias)
-    )
-    x = x.reshape(problem.x_shape)
-    y = y.detach().view(problem.y_shape)
-    if y.dtype != torch.bfloat16:
-        bias_array = None if bias is None else bias.numpy()
-        conv_transpose3d_numpy(
-            problem, x.numpy(), weight.numpy(), bias_array, y.numpy(), activation
-        )
-        return
-    try:
-        import ml_dtypes
-    except ImportError:
-        _run_bfloat16_through_float32(torch, problem, x, weight, bias, y, activation)
-        return
-
-    def view(tensor: Any) -> Any:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-
-    bias_view = None if bias is None else view(bias)
-    conv_transpose3d_numpy(problem, view(x), view(weight), bias_view, view(y), activation)
-
-
-def _run_bfloat16_through_float32(
-    torch: Any,
-    problem: Problem,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    y: Any,
-    activation: Activation,
-) -> None:
-    """Run bfloat16 tensors without ml_dtypes, by float32 copies of a few samples at a time."""
-    weight = weight.float().numpy()
-    bias = None if bias is None else bias.float().numpy()
-    bytes_per_sample = 4 * (x[0].numel() + y[0].numel()) if problem.batch else 1
-    samples = max(1, BFLOAT16_COPIES // bytes_per_sample)
-    for begin in range(0, problem.batch, samples):
-        x_part = x[begin : begin + samples].float().numpy()
-        part = replace(problem, batch=x_part.shape[0])
-        y_part = np.empty(part.y_shape, dtype=np.float32)
-        conv_transpose3d_numpy(part, x_part, weight, bias, y_part, activation)
-        y[begin : begin + samples].copy_(torch.from_numpy(y_part))
-
-
-def _run_cuda(
-    torch: Any,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    out: Any,
-    y_shape: Shape,
-    dtype: KernelDtype,
-    settings: Settings,
-) -> Any:
-    bias_shape = None if bias is None else tuple(bias.shape)
-    with cupy_on_torchs_stream(torch, x.device):
-        y = torch.empty(y_shape, dtype=x.dtype, device=x.device) if out is None else out
-        if y.numel() == 0:
-            return y
-        x = dense(x, dtype.itemsize)
-        bound = bound_plan(
-            tuple(x.shape),
-            tuple(weight.shape),
-            bias_shape,
-            dtype,
-            settings,
-            x.device.index,
-            x.data_ptr() % COPY_ALIGNMENT == 0,
-        )
-        # Copies and workspace stay referenced until everything is queued; torch reuses their memory
-        # only for later work on this stream.
-        tensors: dict[Role, Any] = {
-            "x": x,
-            "weight": dense(weight, dtype.itemsize),
-            "bias": None if bias is None else dense(bias, dtype.itemsize),
-            "y": y,
-            "workspace": torch.empty(bound.workspace_bytes, dtype=torch.uint8, device=x.device),
-            "packed": torch.empty(bound.packed_bytes, dtype=torch.uint8, device=x.device),
-        }
-        addresses: dict[Role, Any] = {
-            role: t if t is None else np.uintp(t.data_ptr()) for role, t in tensors.items()
-        }
-        bound.pack(addresses)
-        bound.run(addresses)
-    if out is not None:
-        tell_autograd(torch, out)
-    return y
-
-
-def dense(tensor: Any, itemsize: int) -> Any:
-    """Return the tensor itself if kernels can index it, else a C-contiguous, aligned copy."""
-    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # A complex view can start between two elements; the kernels load whole ones.
-    return tensor.clone() if tensor.data_ptr() % itemsize else tensor
-
-
-@contextlib.contextmanager
-def cupy_on_torchs_stream(torch: Any, device: Any) -> Iterator[Any]:
-    """Make a device current, and torch's stream on it CuPy's; yields CuPy.
-
-    Raises
-    ------
-    ImportError
-        There is no CuPy.
-    """
-    try:
-        import cupy
-    except ImportError as error:
-        raise ImportError(
-            "torch tensors on a CUDA device need CuPy: pip install 'cupy-convt3d[cuda12]' "
-            "or 'cupy-convt3d[cuda13]', whichever CUDA torch was built for"
-        ) from error
-    handle = torch.cuda.current_stream(device).cuda_stream
-    with cupy.cuda.Device(device.index), _cupy_stream(cupy, handle, device.index):
-        yield cupy
-
-
-class _TorchStream:
-    """A stream of torch, as the CUDA stream protocol describes one (torch before 2.10 does not)."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._handle
-
-
-def _cupy_stream(cupy: Any, handle: int, device: int) -> Any:
-    """Return torch's stream as a CuPy stream; CuPy 14 deprecated the older way."""
-    if hasattr(cupy.cuda.Stream, "from_external"):
-        return cupy.cuda.Stream.from_external(_TorchStream(handle))
-    return cupy.cuda.ExternalStream(handle, device)
 
 
 def byte_range_of(tensor: Any) -> tuple[int, int]:

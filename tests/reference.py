@@ -49,6 +49,38 @@ def scatter_reference(
     return y
 
 
+def gradient_reference(
+    x: NDArray[Any],
+    weight: NDArray[Any],
+    grad_output: NDArray[Any],
+    stride: tuple[int, int, int],
+    padding: tuple[int, int, int],
+    groups: int,
+    dilation: tuple[int, int, int],
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the gradients of x and weight, product by product, in float64 (complex128)."""
+    wide = np.complex128 if x.dtype.kind == "c" else np.float64
+    x, weight, grad_output = (a.astype(wide) for a in (x, weight, grad_output))
+    grad_x, grad_weight = np.zeros_like(x), np.zeros_like(weight)
+    c_in, per_group = weight.shape[:2]
+    for i in itertools.product(*(range(extent) for extent in x.shape[2:])):
+        for k in itertools.product(*(range(extent) for extent in weight.shape[2:])):
+            o = tuple(
+                a * s - p + b * d
+                for a, b, s, p, d in zip(i, k, stride, padding, dilation, strict=True)
+            )
+            if not all(0 <= a < extent for a, extent in zip(o, grad_output.shape[2:], strict=True)):
+                continue
+            for g in range(groups):
+                ci = slice(g * c_in // groups, (g + 1) * c_in // groups)
+                co = slice(g * per_group, (g + 1) * per_group)
+                of_x, of_y = (slice(None), ci, *i), (slice(None), co, *o)
+                of_weight = (ci, slice(None), *k)
+                grad_x[of_x] += grad_output[of_y] @ weight[of_weight].conj().T
+                grad_weight[of_weight] += x[of_x].conj().T @ grad_output[of_y]
+    return grad_x, grad_weight
+
+
 #: Unit roundoff of the storage and of the accumulator, by dtype.
 _STORAGE_EPSILON = {
     "float16": 2.0**-11,

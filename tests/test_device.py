@@ -163,7 +163,7 @@ def test_raw_addresses_and_a_foreign_stream(algorithm: str, dtype: str) -> None:
     """How torch tensors reach the kernels: addresses as integers, on a stream that CuPy wraps."""
     import cupy
 
-    from cupy_convt3d._run_torch import _cupy_stream
+    from cupy_convt3d._torch_bridge import cupy_stream
 
     case = Case("addresses", (2, 4, 9, 9, 40), (4, 3, 2, 3, 3), True, (1, 1, 2))
     arrays = device_data(case, dtype)
@@ -171,7 +171,7 @@ def test_raw_addresses_and_a_foreign_stream(algorithm: str, dtype: str) -> None:
     settings = settings_of(case.stride, 0, 0, 1, 1, None, algorithm, True)
     owner = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Stream.null.synchronize()
-    with _cupy_stream(cupy, owner.ptr, 0) as stream:
+    with cupy_stream(cupy, owner.ptr, 0) as stream:
         assert stream.ptr == owner.ptr
         bound = bound_plan(case.x, case.weight, case.bias_shape, DTYPES[dtype], settings, 0, True)
         workspace = cupy.empty(bound.workspace_bytes, dtype="u1")

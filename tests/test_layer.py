@@ -451,7 +451,7 @@ def test_weights_as_raw_addresses_on_a_foreign_stream(packs: list[int]) -> None:
 
     from cupy_convt3d._call import settings_of
     from cupy_convt3d._device_weights import DeviceWeights
-    from cupy_convt3d._run_torch import _cupy_stream
+    from cupy_convt3d._torch_bridge import cupy_stream
 
     def address(array: Any) -> Any:
         return np.uintp(array.data.ptr)
@@ -462,14 +462,14 @@ def test_weights_as_raw_addresses_on_a_foreign_stream(packs: list[int]) -> None:
     settings = settings_of(*CASE.settings.values(), None, "auto", True)
     cupy.cuda.Stream.null.synchronize()
     owner = cupy.cuda.Stream(non_blocking=True)
-    with _cupy_stream(cupy, owner.ptr, 0):
+    with cupy_stream(cupy, owner.ptr, 0):
         weights = DeviceWeights(
             cupy, weight, bias, KERNEL_DTYPES["float32"], settings, 0,
             lambda size: cupy.empty(size, dtype="u1"), address,
         )  # fmt: skip
     for _ in range(2):
         # A new wrapper of the same stream in each call, as for torch.
-        with _cupy_stream(cupy, owner.ptr, 0):
+        with cupy_stream(cupy, owner.ptr, 0):
             prepared = weights.prepared(CASE.x, True)
             assert not prepared.written.precede(cupy.cuda.get_current_stream())
             roles = {"x": x, "bias": bias, "y": y, "packed": prepared.packed}
