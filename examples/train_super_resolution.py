@@ -20,7 +20,9 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import nn
-from torch.nn import ConvTranspose3d, functional
+from torch.nn import functional
+
+from cupy_convt3d.torch import ConvTranspose3d
 
 
 class SuperResolution(nn.Module):
