@@ -1,8 +1,8 @@
 """Torch tensors in, torch tensors out; CuPy arrays to torch and back without a copy.
 
 CPU tensors take the NumPy path, which works in torch's memory. For CUDA tensors the kernels read
-and write torch's memory, on torch's current stream. No gradients are recorded, so a layer's own
-parameters are used inside torch.no_grad().
+and write torch's memory, on torch's current stream. With ``out`` no gradients are recorded, so a
+layer's own parameters are used inside torch.no_grad().
 
 Run: python examples/torch_dlpack.py
 """

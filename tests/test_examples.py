@@ -96,6 +96,28 @@ def test_upsample_volume(tmp_path: Path, arguments: list[str]) -> None:
     assert pixels[height // 2 :, :, :3].std() > 0.1
 
 
+def test_train_super_resolution(tmp_path: Path) -> None:
+    command = [example("train_super_resolution.py"), "--steps", "8", "picture.png"]
+    training, *errors, picture = run_example(tmp_path, *command)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    match = re.fullmatch(rf"{device}: loss (\S+) in step 1, (\S+) in step 8", training)
+    assert match
+    assert float(match[2]) < float(match[1]) < 0.01
+    for line, name in zip(errors, ("trilinear interpolation", "network"), strict=True):
+        match = re.fullmatch(
+            rf"front half, {name}: root mean square error (\S+) of the largest intensity", line
+        )
+        assert match
+        assert 0.03 < float(match[1]) < 0.1
+    assert picture == "picture: picture.png"
+    pixels = matplotlib.image.imread(tmp_path / "picture.png")
+    height, width, channels = pixels.shape
+    assert (channels, min(height, width) > 500) == (4, True)
+    # Above the curve, below the volumes.
+    assert pixels[: height // 3, :, :3].std() > 0.01
+    assert pixels[height // 2 :, :, :3].std() > 0.1
+
+
 def test_compare_algorithms(tmp_path: Path) -> None:
     lines = run_example(tmp_path, example("compare_algorithms.py"))
     reports = {}
