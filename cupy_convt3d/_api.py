@@ -104,9 +104,9 @@ def conv_transpose3d(
         setting that is not an integer (a real number, for ``negative_slope``), an activation of
         complex numbers.
     ValueError
-        A shape or value that breaks a rule, operands on several devices, an unusable ``out``, a
-        torch tensor that requires gradients while they are recorded, an algorithm that cannot run
-        on the device (tensor cores have no complex numbers).
+        A shape or value that breaks a rule, operands on several devices, an unusable ``out``, an
+        algorithm that cannot run on the device (tensor cores have no complex numbers), a torch
+        tensor that requires gradients in a call with ``activation``, ``config`` or ``out``.
     ImportError
         A torch tensor on a CUDA device without CuPy.
 
@@ -123,6 +123,10 @@ def conv_transpose3d(
     and 2**-10 for "tf32"; their sums are truncated to float32, for "ieee" only those of 8 channels,
     which are then added with rounding to nearest. Sums that come out as NaN are computed again
     without tensor cores, so that NaNs and infinities are where they would be.
+
+    With torch tensors the call is an operator of torch, as `cupy_convt3d.torch.conv_transpose3d`
+    is: derivatives are recorded, and autocast, compiling and transforms work. Not so with
+    ``activation``, ``config`` or ``out``, which an operator does not have.
 
     "gather" and "implicit_gemm" are deterministic; so is "scatter" where no two inputs meet in an
     output (``stride >= dilation*(kernel - 1) + 1``) or one block covers the whole input. Elsewhere

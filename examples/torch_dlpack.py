@@ -1,8 +1,8 @@
 """Torch tensors in, torch tensors out; CuPy arrays to torch and back without a copy.
 
 CPU tensors take the NumPy path, which works in torch's memory. For CUDA tensors the kernels read
-and write torch's memory, on torch's current stream. With ``out`` no gradients are recorded, so a
-layer's own parameters are used inside torch.no_grad().
+and write torch's memory, on torch's current stream. Gradients flow, but not through a result that
+is put into a tensor given as out.
 
 Run: python examples/torch_dlpack.py
 """
@@ -21,18 +21,22 @@ def apply_layer(
     layer: torch.nn.ConvTranspose3d, x: torch.Tensor, out: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Compute what ``layer(x)`` does, from the layer's own parameters."""
-    with torch.no_grad():
-        return conv_transpose3d(
-            x,
-            layer.weight,
-            layer.bias,
-            layer.stride,
-            layer.padding,
-            layer.output_padding,
-            layer.groups,
-            layer.dilation,
-            out=out,
-        )
+    return conv_transpose3d(
+        x,
+        layer.weight,
+        layer.bias,
+        layer.stride,
+        layer.padding,
+        layer.output_padding,
+        layer.groups,
+        layer.dilation,
+        out=out,
+    )
+
+
+def gradients(layer: torch.nn.ConvTranspose3d, y: torch.Tensor) -> list[torch.Tensor]:
+    """Return the gradients of the layer's parameters for the sum of squares of its result."""
+    return list(torch.autograd.grad(y.square().sum(), list(layer.parameters())))
 
 
 def agrees(layer: torch.nn.ConvTranspose3d, x: torch.Tensor, y: torch.Tensor) -> bool:
@@ -47,8 +51,13 @@ def cpu_tensors(layer: torch.nn.ConvTranspose3d, x: torch.Tensor) -> None:
     print(f"CPU: {y.dtype} {tuple(y.shape)}, a {type(y).__name__}")
     print(f"CPU: agrees with torch to 1e-5: {agrees(layer, x, y)}")
 
+    pairs = zip(gradients(layer, y), gradients(layer, layer(x)), strict=True)
+    same = all(torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4) for ours, theirs in pairs)
+    print(f"CPU: gradients agree with torch's to 1e-4: {same}")
+
     out = torch.empty_like(y)
-    y = apply_layer(layer, x, out)
+    with torch.no_grad():
+        y = apply_layer(layer, x, out)
     print(f"CPU: the result is in the memory given as out: {y.data_ptr() == out.data_ptr()}")
 
 
@@ -59,7 +68,8 @@ def cuda_tensors(layer: torch.nn.ConvTranspose3d, x: torch.Tensor) -> None:
     with torch.cuda.stream(stream):
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        y = apply_layer(layer, x)
+        with torch.no_grad():
+            y = apply_layer(layer, x)
         allocated = torch.cuda.max_memory_allocated() - before
         # Torch's own work is queued behind the kernel, on the same stream: no need to wait.
         print(f"CUDA: {y.dtype} {tuple(y.shape)}, a {type(y).__name__} on {y.device}")

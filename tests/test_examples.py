@@ -56,6 +56,7 @@ def test_torch_dlpack(tmp_path: Path) -> None:
     expected = [
         "CPU: torch.float32 (2, 8, 10, 7, 14), a Tensor",
         "CPU: agrees with torch to 1e-5: True",
+        "CPU: gradients agree with torch's to 1e-4: True",
         "CPU: the result is in the memory given as out: True",
     ]
     if not DEVICES:

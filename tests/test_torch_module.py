@@ -201,6 +201,15 @@ def batch(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tenso
     return x, target
 
 
+def rounding_limit(dtype: torch.dtype) -> float:
+    """Return how much two computations may differ, relative to the largest value.
+
+    Both add products in an order of their own: the rounding errors of at most 12288 terms, half of
+    epsilon each, grow by the square root of their number, and add up through 10 layers.
+    """
+    return float(12288**0.5 * 10 * torch.finfo(dtype).eps / 2)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_a_converted_unet_gives_the_same(dtype: torch.dtype) -> None:
     results, gradients = [], []
@@ -211,10 +220,7 @@ def test_a_converted_unet_gives_the_same(dtype: torch.dtype) -> None:
         results.append(y)
         gradients.append(torch.cat([p.grad.flatten() for p in network.parameters()]))
     for theirs, ours in (results, gradients):
-        # Both add products in an order of their own: the rounding errors of at most 12288 terms,
-        # half of epsilon each, grow by the square root of their number, and through 10 layers.
-        limit = 12288**0.5 * 10 * torch.finfo(dtype).eps / 2
-        assert (theirs - ours).abs().max() <= limit * theirs.abs().max()
+        assert (theirs - ours).abs().max() <= rounding_limit(dtype) * theirs.abs().max()
 
 
 def losses(network: torch.nn.Module, steps: int, dtype: torch.dtype | None = None) -> list[float]:
@@ -234,14 +240,14 @@ def losses(network: torch.nn.Module, steps: int, dtype: torch.dtype | None = Non
 def test_a_converted_unet_trains_alike() -> None:
     theirs, ours = (losses(network, 20) for network in unet())
     assert theirs[-1] < 0.8 * theirs[0]
-    # A step multiplies a difference by little; the first is that of the test above.
-    for step, (a, b) in enumerate(zip(theirs, ours, strict=True)):
-        assert abs(a - b) <= 1e-4 * a, step
+    # A step adds the difference of its gradients; descent does not multiply it.
+    for step, (a, b) in enumerate(zip(theirs, ours, strict=True), start=1):
+        assert abs(a - b) <= step * rounding_limit(torch.float32) * a
 
 
 def test_a_converted_unet_trains_alike_under_autocast() -> None:
     theirs, ours = (losses(network, 5, torch.bfloat16) for network in unet())
     assert theirs[-1] < theirs[0]
-    # bfloat16 rounds by 2**-9: results of both, in each of 10 layers.
+    # Where the float32 sums of the two differ, their bfloat16 results can, in 10 layers, by 2**-8.
     for a, b in zip(theirs, ours, strict=True):
-        assert abs(a - b) <= 10 * 2.0**-9 * a
+        assert abs(a - b) <= 10 * 2.0**-8 * a
