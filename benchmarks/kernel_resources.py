@@ -42,6 +42,7 @@ SHARED_PER_BLOCK = {
 #: Endings of the macros that select a tile.
 TILE_MACROS = (
     "TILE_TAPS",
+    "TILE_CI",
     "TILE_CO",
     "TILE_POSITIONS",
     "WHOLE_ROWS",
@@ -116,7 +117,7 @@ def describe(launch: Launch) -> str:
     tile = "x".join(value for name, value in values.items() if name.endswith(TILE_MACROS))
     activation = ("", *ACTIVATIONS)[int(values.get("ACTIVATION", 0))]
     return (
-        f"{launch.kernel:22s} {dtype:10s} {values['INDEX_BITS']} {math:9s} {tile:6s}"
+        f"{launch.kernel:33s} {dtype:10s} {values['INDEX_BITS']} {math:9s} {tile:6s}"
         f" {activation:10s}"
     )
 
@@ -130,7 +131,7 @@ def main() -> int:
     options = parser.parse_args()
     architectures = options.architectures
     variants = sorted(launches(options.few), key=lambda launch: (launch.kernel, launch.options))
-    print(f"{'kernel, dtype, index bits, math, tile, activation':64s}", end="")
+    print(f"{'kernel, dtype, index bits, math, tile, activation':75s}", end="")
     print("".join(f"    sm_{a:<8d}" for a in architectures))
     bad = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
@@ -150,7 +151,7 @@ def main() -> int:
                     f"{describe(launch)} sm_{architecture}: {fault}"
                     for fault in faults(launch, usage, architecture)
                 ]
-            print(f"{describe(launch):64s}" + "    ".join(cells), flush=True)
+            print(f"{describe(launch):75s}" + "    ".join(cells), flush=True)
     print(f"{len(variants)} variants x {len(architectures)} architectures: {len(bad)} faults")
     print("\n".join(bad))
     return 1 if bad else 0

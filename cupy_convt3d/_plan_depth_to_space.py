@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from cupy_convt3d._activation import NO_ACTIVATION, Activation
 from cupy_convt3d._box_copy import fill_box_copy
 from cupy_convt3d._dtypes import KernelDtype
+from cupy_convt3d._packing import packing_launch
 from cupy_convt3d._params import INDEX32_LIMIT, common_params, fast_divmod, index_bits
 from cupy_convt3d._plan import Launch, Plan, launch_params, variant_options
 from cupy_convt3d._problem import Problem
@@ -174,18 +175,8 @@ def plan_depth_to_space(
     if bits is None:
         # Samples are found with 64-bit arithmetic in both widths.
         bits = index_bits(replace(problem, batch=1), tiles, fragments, volume + config.positions)
-    pack_params = params.copy()
-    pack_params["tiles"] = fragments
-    pack = Launch(
-        kernel="pack_depth_to_space",
-        options=variant_options(
-            dtype, bits, CONVT3D_MATH=mma.number, CONVT3D_TAPS_W=problem.kernel[2]
-        ),
-        grid=min(-(-fragments // 256), INDEX32_LIMIT),
-        block=256,
-        shared_bytes=0,
-        params=launch_params(pack_params),
-        roles=("weight", "packed"),
+    pack = packing_launch(
+        "pack_depth_to_space", dtype, bits, mma, params, fragments, CONVT3D_TAPS_W=problem.kernel[2]
     )
     multiply = Launch(
         kernel="convt3d_depth_to_space",

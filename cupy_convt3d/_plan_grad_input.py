@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from cupy_convt3d._box_copy import fill_box_copy
 from cupy_convt3d._dtypes import KernelDtype
+from cupy_convt3d._packing import packing_launch
 from cupy_convt3d._params import INDEX32_LIMIT, common_params, fast_divmod, index_bits
 from cupy_convt3d._phase import axes
 from cupy_convt3d._plan import Launch, Plan, launch_params, variant_options
@@ -233,17 +234,7 @@ def plan_grad_input(
                 for axis, tile in ((depth, config.tile_d), (height, config.tile_h))
             ),
         )
-    pack_params = params.copy()
-    pack_params["tiles"] = fragments
-    pack = Launch(
-        kernel="pack_weight",
-        options=variant_options(dtype, bits, CONVT3D_MATH=math.number),
-        grid=min(-(-fragments // 256), INDEX32_LIMIT),
-        block=256,
-        shared_bytes=0,
-        params=launch_params(pack_params),
-        roles=("weight", "packed"),
-    )
+    pack = packing_launch("pack_weight", dtype, bits, math, params, fragments)
     multiply = Launch(
         kernel="convt3d_grad_input_implicit_gemm",
         options=variant_options(

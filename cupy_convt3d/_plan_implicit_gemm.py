@@ -8,6 +8,7 @@ from math import gcd, prod
 from cupy_convt3d._activation import NO_ACTIVATION, Activation
 from cupy_convt3d._box_copy import fill_box_copy
 from cupy_convt3d._dtypes import KernelDtype
+from cupy_convt3d._packing import packing_launch
 from cupy_convt3d._params import INDEX32_LIMIT, common_params, fast_divmod, index_bits
 from cupy_convt3d._phase import Axis, axes
 from cupy_convt3d._plan import Launch, Plan, launch_params, variant_options
@@ -382,17 +383,7 @@ def plan_implicit_gemm(
             # Steps to rows that do not exist.
             (config.rows + depth.output + height.output) * height.input_step,
         )
-    pack_params = params.copy()
-    pack_params["tiles"] = fragments
-    pack = Launch(
-        kernel="pack_weight",
-        options=variant_options(dtype, bits, CONVT3D_MATH=math.number),
-        grid=min(-(-fragments // 256), INDEX32_LIMIT),
-        block=256,
-        shared_bytes=0,
-        params=launch_params(pack_params),
-        roles=("weight", "packed"),
-    )
+    pack = packing_launch("pack_weight", dtype, bits, math, params, fragments)
     multiply = Launch(
         kernel="convt3d_implicit_gemm",
         options=variant_options(

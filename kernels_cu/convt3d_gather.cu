@@ -198,8 +198,8 @@ __device__ inline Unit describe_tap(Index tap, const Tile& tile, const Params& p
     exists &= j[a] < phases[a]->taps;
     k[a] = phases[a]->first_tap + j[a] * static_cast<Index>(p.axis[a].tap_step);
   }
-  offset = exists ? k[0] * static_cast<Index>(p.gather.weight_step[0]) +
-                        k[1] * static_cast<Index>(p.gather.weight_step[1]) + k[2]
+  offset = exists ? weight_tap(p, k[0] * static_cast<Index>(p.gather.weight_step[0]) +
+                                      k[1] * static_cast<Index>(p.gather.weight_step[1]) + k[2])
                   : -1;
   Unit unit{j[2],
             {j[0] * static_cast<Index>(p.axis[0].input_step),
@@ -371,8 +371,9 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
           // Channels past the last are computed from zeros and not stored.
           Accumulator value{};
           if (stage_offset[t] >= 0 && tile.first_co + co < out_channels) {
-            value = weight_factor(p, weight[weight_offset(p, tile.group, first_ci + channel,
-                                                          tile.first_co + co, stage_offset[t])]);
+            value = weight_factor(
+                p, weight[weight_channels(p, tile.group, first_ci + channel, tile.first_co + co) +
+                          stage_offset[t]]);
           }
           stage_weight[channel * stage_taps + t].co[co] = value;
         }

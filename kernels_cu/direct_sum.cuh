@@ -39,7 +39,7 @@ __device__ inline Accumulator direct_sum(const Element* __restrict__ x,
                             static_cast<long long>(n * static_cast<Index>(p.groups) + group) *
                                 (in_channels * input_volume) +
                             (input[0] * input_h + input[1]) * input_w + input[2];
-    const Element* factor = weight + weight_offset(p, group, 0, co, tap);
+    const Element* factor = weight + weight_channels(p, group, 0, co) + weight_tap(p, tap);
     for (Index ci = 0; ci < in_channels; ++ci) {
       sum = multiply_add(to_accumulator(source[ci * input_volume]),
                          weight_factor(p, factor[ci * weight_step]), sum);

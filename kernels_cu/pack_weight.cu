@@ -85,8 +85,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
     const Index group = rest / static_cast<Index>(p.co_tiles);
 
     const WeightOfTile fetch{
-        weight +
-            weight_offset(p, group, first_ci, first_co, (kd * kernel_h + kh) * kernel_w + first_kw),
+        weight + weight_channels(p, group, first_ci, first_co) +
+            weight_tap(p, (kd * kernel_h + kh) * kernel_w + first_kw),
         static_cast<Index>(p.weight_in_step),
         static_cast<Index>(p.weight_out_step),
         p.is_gradient ? -1 : 1,

@@ -5,15 +5,19 @@
 #include <convt3d_params.cuh>
 #include <element.cuh>
 
-/// Returns the offset of a weight.
+/// Returns the offset of the weights of a pair of channels.
 ///
 /// ci, co  channels that a kernel sums over and writes, within the group
-/// tap     of the kernel, counted along width first; gradients count from the last tap
-__device__ inline Index weight_offset(const Params& p, Index group, Index ci, Index co, Index tap) {
-  const Index kernel_volume = static_cast<Index>(p.kernel_volume);
-  return group * static_cast<Index>(p.in_channels * p.out_channels) * kernel_volume +
-         ci * static_cast<Index>(p.weight_in_step) + co * static_cast<Index>(p.weight_out_step) +
-         (p.is_gradient ? kernel_volume - 1 - tap : tap);
+__device__ inline Index weight_channels(const Params& p, Index group, Index ci, Index co) {
+  return group * static_cast<Index>(p.in_channels * p.out_channels * p.kernel_volume) +
+         ci * static_cast<Index>(p.weight_in_step) + co * static_cast<Index>(p.weight_out_step);
+}
+
+/// Returns the offset of a tap among them; gradients count from the last one.
+///
+/// tap  counted along width first
+__device__ inline Index weight_tap(const Params& p, Index tap) {
+  return p.is_gradient ? static_cast<Index>(p.kernel_volume) - 1 - tap : tap;
 }
 
 /// Returns the factor that a weight is: for gradients its conjugate.
