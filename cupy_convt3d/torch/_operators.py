@@ -24,9 +24,10 @@ from cupy_convt3d._plan import Role
 from cupy_convt3d._torch_bridge import forward_cuda, gradient_cuda
 from cupy_convt3d._torch_cpu import forward_cpu, grad_input_cpu, grad_weight_cpu
 
+# Symbols where a call may compute them from sizes; numbers are faster to pass.
 _SETTINGS = (
-    "SymInt[3] stride, SymInt[3] padding, SymInt[3] output_padding, SymInt groups, "
-    "SymInt[3] dilation, str precision, str algorithm, bool deterministic"
+    "int[3] stride, int[3] padding, SymInt[3] output_padding, SymInt groups, "
+    "int[3] dilation, str precision, str algorithm, bool deterministic"
 )
 
 LIBRARY = torch.library.Library("cupy_convt3d", "DEF")
