@@ -77,6 +77,8 @@ def test_compiled_code_refuses_what_eager_code_refuses() -> None:
     x, weight = torch.zeros(1, 2, 3, 4, 5), torch.zeros(2, 2, 2, 2, 2)
     with pytest.raises(Exception, match="weight must have the dtype of x, float32, got"):
         compiled(x, weight.double())
+    with pytest.raises(Exception, match="weight must have 5 axes, got 4 with shape"):
+        compiled(x, weight[0])
     with pytest.raises(ValueError, match="output_padding must be smaller than stride or dilation"):
         compiled(x, weight, None, 1, 0, 1)
     with pytest.raises(ValueError, match="weight must have C_in = 2 entries on axis 0, got 3"):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import cupy_convt3d
 from cupy_convt3d.torch import conv_transpose3d
@@ -327,6 +328,27 @@ def test_autocast_that_is_off_casts_nothing() -> None:
         assert conv_transpose3d(x, weight, bias).dtype == torch.float32
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.autocast("cpu", enabled=False):
         assert conv_transpose3d(x, weight, bias).dtype == torch.float32
+
+
+def test_inference_mode() -> None:
+    x, weight, bias = operands_of(SWEEP[0], torch.float32)
+    expected = conv_transpose3d(x, weight, bias)
+    with torch.inference_mode():
+        y = conv_transpose3d(x, weight, bias)
+        also = conv_transpose3d(x * 1, weight, bias)
+    assert y.is_inference()
+    torch.testing.assert_close([y, also], [expected.detach()] * 2, rtol=0, atol=0)
+
+
+def test_checkpoints_compute_the_forward_again() -> None:
+    operands = operands_of(SWEEP[0], torch.float64)
+    found = []
+    for call in (
+        conv_transpose3d,
+        lambda *a: torch.utils.checkpoint.checkpoint(conv_transpose3d, *a, use_reentrant=False),
+    ):
+        found.append(torch.autograd.grad(call(*operands).sin().sum(), operands))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
 def test_deterministic_algorithms() -> None:

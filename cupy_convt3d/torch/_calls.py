@@ -63,7 +63,7 @@ def check_dense(tensor: Any, name: str) -> None:
     if tensor.layout is not torch.strided or tensor.is_nested:
         layout = "a nested one" if tensor.is_nested else tensor.layout
         raise TypeError(f"{name} must be a dense (strided) tensor, got {layout}")
-    if tensor.device.type not in ("cpu", "cuda", "meta"):
+    if not (tensor.is_cuda or tensor.is_cpu or tensor.is_meta):
         raise ValueError(f"{name} must be on the CPU or a CUDA device, got {tensor.device}")
 
 

@@ -24,9 +24,10 @@ from cupy_convt3d._plan import Role
 from cupy_convt3d._torch_bridge import forward_cuda, gradient_cuda
 from cupy_convt3d._torch_cpu import forward_cpu, grad_input_cpu, grad_weight_cpu
 
+# Symbols where a call may compute them from sizes; numbers are faster to pass.
 _SETTINGS = (
-    "SymInt[3] stride, SymInt[3] padding, SymInt[3] output_padding, SymInt groups, "
-    "SymInt[3] dilation, str precision, str algorithm, bool deterministic"
+    "int[3] stride, int[3] padding, SymInt[3] output_padding, SymInt groups, "
+    "int[3] dilation, str precision, str algorithm, bool deterministic"
 )
 
 LIBRARY = torch.library.Library("cupy_convt3d", "DEF")
@@ -50,7 +51,7 @@ def forward(x: Any, weight: Any, bias: Any, *arguments: Any) -> Any:
     dtype = check_dtypes(x, weight, bias, NO_ACTIVATION)
     bias_shape = None if bias is None else tuple(bias.shape)
     problem = checked_problem(tuple(x.shape), tuple(weight.shape), bias_shape, settings)
-    _check_batch_and_devices({"x": x, "weight": weight, "bias": bias})
+    check_batch_and_devices({"x": x, "weight": weight, "bias": bias})
     if x.is_cuda:
         return forward_cuda(torch, x, weight, bias, None, problem.y_shape, dtype, settings)
     y = torch.empty(problem.y_shape, dtype=x.dtype, device=x.device)
@@ -62,7 +63,7 @@ def grad_input(grad_output: Any, weight: Any, input_shape: Sequence[int], *argum
     """Return the gradient of the input of a batch."""
     settings = _settings(GRAD_INPUT_ALGORITHMS, *arguments)
     problem, dtype, _ = grad_input_call(grad_output, weight, tuple(input_shape), settings)
-    _check_batch_and_devices({"grad_output": grad_output, "weight": weight})
+    check_batch_and_devices({"grad_output": grad_output, "weight": weight})
     if grad_output.is_cuda:
         operands: dict[Role, Any] = {"grad_output": grad_output, "weight": weight}
         return gradient_cuda(torch, "grad_input", operands, problem, dtype, settings)
@@ -73,7 +74,7 @@ def grad_weight(x: Any, grad_output: Any, weight_shape: Sequence[int], *argument
     """Return the gradient of the weight, of a batch."""
     settings = _settings(GRAD_WEIGHT_ALGORITHMS, *arguments)
     problem, dtype = grad_weight_call(x, grad_output, tuple(weight_shape), settings)
-    _check_batch_and_devices({"x": x, "grad_output": grad_output})
+    check_batch_and_devices({"x": x, "grad_output": grad_output})
     if x.is_cuda:
         operands: dict[Role, Any] = {"x": x, "grad_output": grad_output}
         return gradient_cuda(torch, "grad_weight", operands, problem, dtype, settings)
@@ -140,7 +141,7 @@ def _checked_settings(
     )
 
 
-def _check_batch_and_devices(operands: dict[str, Any]) -> None:
+def check_batch_and_devices(operands: dict[str, Any]) -> None:
     """Raise unless the first operand has a batch axis, and the others are on its device."""
     (first_name, first), *others = operands.items()
     if first.ndim != 5:
