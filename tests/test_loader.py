@@ -17,12 +17,16 @@ def test_kernels_are_found_in_the_checkout() -> None:
     assert names == {
         "convt3d_depth_to_space.cu",
         "convt3d_gather.cu",
+        "convt3d_grad_input_implicit_gemm.cu",
+        "convt3d_grad_weight_direct.cu",
+        "convt3d_grad_weight_implicit_gemm.cu",
         "convt3d_implicit_gemm.cu",
         "convt3d_scatter.cu",
         "fill_bias.cu",
         "finish_sums.cu",
         "pack_depth_to_space.cu",
         "pack_weight.cu",
+        "sum_grad_weight.cu",
     }
 
 

@@ -9,9 +9,11 @@ import numpy as np
 from cupy_convt3d._loader import kernel_directory
 from cupy_convt3d._params import (
     AXIS_PARAMS,
+    BOX_COPY,
     FAST_DIVMOD,
     GATHER_PARAMS,
     GEMM_PARAMS,
+    GRAD_WEIGHT_PARAMS,
     PARAMS,
     fast_divmod,
     index_bits,
@@ -30,6 +32,10 @@ def fields_of_struct(header: str, name: str) -> list[str]:
 def test_fields_are_those_of_the_header_in_order() -> None:
     assert fields_of_struct("fast_divmod.cuh", "FastDivmod") == list(FAST_DIVMOD.names)
     assert fields_of_struct("convt3d_params.cuh", "AxisParams") == list(AXIS_PARAMS.names)
+    assert fields_of_struct("convt3d_params.cuh", "BoxCopy") == list(BOX_COPY.names)
+    assert fields_of_struct("convt3d_params.cuh", "GradWeightParams") == list(
+        GRAD_WEIGHT_PARAMS.names
+    )
     assert fields_of_struct("convt3d_params.cuh", "GemmParams") == list(GEMM_PARAMS.names)
     assert fields_of_struct("convt3d_params.cuh", "GatherParams") == list(GATHER_PARAMS.names)
     assert fields_of_struct("convt3d_params.cuh", "Params") == list(PARAMS.names)
@@ -39,9 +45,9 @@ def test_sizes() -> None:
     # sizeof is checked by a static_assert in every variant; a kernel takes 4 KiB of parameters at
     # most.
     assert FAST_DIVMOD.itemsize == 16
-    assert AXIS_PARAMS.itemsize == 16 * 8 + 7 * 16
-    parts = GEMM_PARAMS.itemsize + GATHER_PARAMS.itemsize
-    assert PARAMS.itemsize == 3 * AXIS_PARAMS.itemsize + 12 * 8 + 16 + parts
+    assert AXIS_PARAMS.itemsize == 18 * 8 + 7 * 16
+    parts = GEMM_PARAMS.itemsize + GATHER_PARAMS.itemsize + GRAD_WEIGHT_PARAMS.itemsize
+    assert PARAMS.itemsize == 3 * AXIS_PARAMS.itemsize + 16 * 8 + 16 + parts
     assert PARAMS.itemsize < 4096 - 5 * 8
 
 

@@ -60,6 +60,9 @@ def test_public_names() -> None:
         "ConvTranspose3dPlan",
         "__version__",
         "conv_transpose3d",
+        "conv_transpose3d_grad_bias",
+        "conv_transpose3d_grad_input",
+        "conv_transpose3d_grad_weight",
         "output_shape",
     ]
 
