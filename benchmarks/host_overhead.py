@@ -2,8 +2,11 @@
 
 Run with ``python benchmarks/host_overhead.py``. Needs CuPy and a CUDA device. The problem is tiny
 and nothing synchronises inside a timed batch, so the time is that of Python: validation, the
-look-up of the plan, the allocation of the result, and the queueing of the launch. The last line is
-a CuPy kernel launch alone, for comparison.
+look-up of the plan, the allocation of the result, and the queueing of the launch. One line is a
+CuPy kernel launch alone, for comparison.
+
+The lines of torch are on CUDA tensors where torch has CUDA. Otherwise they are on CPU tensors with
+the arithmetic left out: what the way to the kernels costs, without them.
 """
 
 from __future__ import annotations
@@ -15,7 +18,12 @@ from collections.abc import Callable
 import cupy
 import numpy as np
 
-from cupy_convt3d import ConvTranspose3dPlan, conv_transpose3d
+from cupy_convt3d import (
+    ConvTranspose3dPlan,
+    conv_transpose3d,
+    conv_transpose3d_grad_input,
+    conv_transpose3d_grad_weight,
+)
 
 BATCHES = 30
 CALLS = 200
@@ -33,6 +41,30 @@ def microseconds(call: Callable[[], object]) -> tuple[float, float]:
             call()
         times.append((time.perf_counter() - begin) / CALLS * 1e6)
     return statistics.median(times), min(times)
+
+
+def torch_calls() -> dict[str, Callable[[], object]]:
+    """Return calls of the operator on a problem of the same size; none without torch."""
+    try:
+        import torch
+    except ImportError:
+        return {}
+    from cupy_convt3d.torch import ConvTranspose3d, _operators
+    from cupy_convt3d.torch import conv_transpose3d as torch_function
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        _operators.forward_cpu = lambda *_arguments: None
+    layer = ConvTranspose3d(2, 3, 2, stride=2, device=device)
+    frozen = ConvTranspose3d(2, 3, 2, stride=2, device=device).requires_grad_(False)
+    x = torch.ones(1, 2, 2, 3, 4, device=device)
+    return {
+        f"torch, {device}: conv_transpose3d": lambda: torch_function(
+            x, frozen.weight, frozen.bias, stride=2
+        ),
+        f"torch, {device}: ConvTranspose3d": lambda: frozen(x),
+        f"torch, {device}: ConvTranspose3d, recorded": lambda: layer(x),
+    }
 
 
 def main() -> None:
@@ -60,7 +92,14 @@ def main() -> None:
         "ConvTranspose3dPlan": lambda: plan(x),
         "ConvTranspose3dPlan, out=": lambda: plan(x, out=out),
         "ConvTranspose3dPlan, another stream": plan_on_another_stream,
+        "conv_transpose3d_grad_input": lambda: conv_transpose3d_grad_input(
+            out, weight, x.shape, stride=2
+        ),
+        "conv_transpose3d_grad_weight": lambda: conv_transpose3d_grad_weight(
+            x, out, weight.shape, stride=2
+        ),
         "an empty cupy.RawKernel": lambda: empty((1,), (32,), (x,)),
+        **torch_calls(),
     }
     print(f"{'host time per call, microseconds':40s} {'median':>7s} {'best':>7s}")
     for name, call in calls.items():

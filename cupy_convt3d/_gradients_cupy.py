@@ -40,26 +40,44 @@ def _run(
     import cupy
 
     device = common_device(operands)
-    with cupy.cuda.Device(device):
-        first = next(iter(operands.values()))
-        if problem.batch == 0:
-            return cupy.zeros(shape, dtype=first.dtype)
-        result = cupy.empty(shape, dtype=first.dtype)
-        arrays: dict[Role, Any] = {
-            role: dense(cupy, array, role, dtype.itemsize) for role, array in operands.items()
-        }
-        aligned = all(array.data.ptr % COPY_ALIGNMENT == 0 for array in arrays.values())
-        bound = bound_gradient(
-            kind, problem.x_shape, problem.weight_shape, dtype, settings, device, aligned
-        )
-        # A transposed convolution has one where this kernel computes it.
-        arrays["bias"] = None
-        arrays[kind] = result
+    # Making the current device current once more costs microseconds.
+    if device != cupy.cuda.runtime.getDevice():
+        with cupy.cuda.Device(device):
+            return _run_on_current(cupy, kind, operands, shape, problem, dtype, settings, device)
+    return _run_on_current(cupy, kind, operands, shape, problem, dtype, settings, device)
+
+
+def _run_on_current(
+    cupy: Any,
+    kind: Gradient,
+    operands: dict[Role, Any],
+    shape: tuple[int, ...],
+    problem: Problem,
+    dtype: KernelDtype,
+    settings: Settings,
+    device: int,
+) -> Any:
+    first = next(iter(operands.values()))
+    if problem.batch == 0:
+        return cupy.zeros(shape, dtype=first.dtype)
+    result = cupy.empty(shape, dtype=first.dtype)
+    # A transposed convolution has a bias where this kernel computes it.
+    arrays: dict[Role, Any] = {kind: result, "bias": None, "workspace": None, "packed": None}
+    aligned = True
+    for role, operand in operands.items():
+        array = dense(cupy, operand, role, dtype.itemsize)
+        aligned = aligned and array.data.ptr % COPY_ALIGNMENT == 0
+        arrays[role] = array
+    bound = bound_gradient(
+        kind, problem.x_shape, problem.weight_shape, dtype, settings, device, aligned
+    )
+    if bound.workspace_bytes:
         arrays["workspace"] = cupy.empty(bound.workspace_bytes, dtype="u1")
+    if bound.packed_bytes:
         arrays["packed"] = cupy.empty(bound.packed_bytes, dtype="u1")
-        if cupy.cuda.runtime.streamIsCapturing(cupy.cuda.get_current_stream().ptr):
-            # The graph will use them whenever it is launched.
-            bound.captured.append((arrays["workspace"], arrays["packed"]))
-        bound.pack(arrays)
-        bound.run(arrays)
+    if cupy.cuda.runtime.streamIsCapturing(cupy.cuda.get_current_stream().ptr):
+        # The graph will use them whenever it is launched.
+        bound.captured.append((arrays["workspace"], arrays["packed"]))
+    bound.pack(arrays)
+    bound.run(arrays)
     return result
