@@ -22,7 +22,7 @@ from benchmarks.pipe_model import (
     unit_times,
     useful_products,
 )
-from benchmarks.sampled_counters import Choice, collect, sample_size, tiles_of, window
+from benchmarks.sampled_counters import Choice, array_bytes, collect, sample_size, tiles_of, window
 from benchmarks.speed_of_light import distinct, main
 from benchmarks.workloads import LEVEL_1, LEVEL_2, NNUNET, WORKLOADS, Workload, select
 from cupy_convt3d._phase import axes
@@ -337,3 +337,30 @@ def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         for card in launch["modelled"].values():
             assert card["us"] == max(card["units"].values())
             assert 0 < card["occupancy"] <= 1
+
+
+@pytest.mark.parametrize("operation", ["forward", "grad_input", "grad_weight"])
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+def test_every_workload_has_a_plan_of_each_operation(workload: Workload, operation: str) -> None:
+    choice = Choice(operation=operation, precision="bf16x3")
+    plan = choice.plan(workload)
+    sizes = array_bytes(workload, plan, choice)
+    for launch in (*plan.packing, *plan.launches):
+        assert set(launch.roles) <= set(sizes)
+    assert plan.deterministic
+
+
+@pytest.mark.simulated
+@pytest.mark.parametrize("operation", ["grad_input", "grad_weight"])
+def test_report_of_gradients(
+    operation: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "report.json"
+    arguments = ["kb1-72", "--operation", operation, "--blocks", "8", "--card", "h100"]
+    assert main([*arguments, "--json", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert f"kb1-72: {operation}, implicit_gemm" in printed
+    # Published times are those of the forward operation.
+    assert "PyTorch" not in printed
+    (result,) = json.loads(path.read_text(encoding="utf-8"))["workloads"]
+    assert result["modelled_us"]["h100"][0] > 0
