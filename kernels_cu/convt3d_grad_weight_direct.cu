@@ -13,8 +13,8 @@
 //   sums   leave the block as [split][share][tap][ci][co]; sum_grad_weight.cu adds the splits
 //
 // Determinism: splits, and the order of stages inside one, are fixed; no atomics.
-// Limits: sm_80, for its asynchronous copies. Where grad_output does not exist zeros are multiplied:
-// sum_grad_weight corrects sums that came out as NaN.
+// Limits: sm_80, for its asynchronous copies. Where grad_output does not exist zeros are
+// multiplied: sum_grad_weight corrects sums that came out as NaN.
 #include <grad_weight_tile.cuh>
 #include <pipeline.cuh>
 
