@@ -146,9 +146,7 @@ def grad_weight_seconds(
             m * n * mma.terms + m * A_INSTRUCTIONS[mma.name] + n * B_INSTRUCTIONS[mma.name] + 12
         )
         conflicts = math.gcd(width.stride, 4)
-        work.shared = warp_steps * (
-            (2 * m + n * conflicts) * B_WAVEFRONTS[mma.name] + loaded / 128 / warp_steps
-        )
+        work.shared = warp_steps * (2 * m + n * conflicts) * B_WAVEFRONTS[mma.name] + loaded / 128
         sums = m * n
     else:
         ci, co = config.tile

@@ -69,11 +69,17 @@ def check_gradient_dtypes(operands: dict[str, Any]) -> KernelDtype:
 def _problem(
     x_shape: Shape, weight_shape: Shape, grad_output_shape: Shape, settings: Settings
 ) -> Problem:
-    problem = checked_problem(x_shape, weight_shape, None, settings)
+    try:
+        problem = checked_problem(x_shape, weight_shape, None, settings)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; in this gradient x has shape {x_shape} and weight {weight_shape}"
+        ) from None
     y_shape = problem.y_shape if len(x_shape) == 5 else problem.y_shape[1:]
     if grad_output_shape != y_shape:
         raise ValueError(
             f"grad_output must have the shape of the result, {y_shape}, got {grad_output_shape} "
-            f"(x has shape {x_shape}, weight {weight_shape})"
+            f"(x has shape {x_shape}, weight {weight_shape}, "
+            f"output_padding={settings.output_padding})"
         )
     return problem

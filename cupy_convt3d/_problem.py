@@ -112,7 +112,8 @@ def triple(value: Any, name: str) -> Triple:
 def shape_tuple(shape: Any, name: str) -> tuple[int, ...]:
     """Return a shape as a tuple of non-negative Python ints."""
     if isinstance(shape, str) or not isinstance(shape, Sequence):
-        raise TypeError(f"{name} must be a sequence of ints, got {shape!r}")
+        got = f"an array, of shape {tuple(shape.shape)}" if hasattr(shape, "shape") else repr(shape)
+        raise TypeError(f"{name} must be a sequence of ints, got {got}")
     extents = tuple(index(v, f"{name}[{i}]") for i, v in enumerate(shape))
     if any(extent < 0 for extent in extents):
         raise ValueError(f"{name} must not have negative extents, got {extents}")

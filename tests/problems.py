@@ -108,6 +108,8 @@ EDGES = [
         output_padding=(1, 2, 3),
         dilation=(2, 3, 4),
     ),
+    # The taps along depth pass the only output by on both sides.
+    _case("no-tap-reaches", "1x2x1x2x3", "2x3x2x1x2", bias=True, padding=(1, 0, 0), dilation=2),
     _case("one-element-axes", "2x3x1x1x1", "3x4x3x1x2", stride=(2, 3, 1), bias=True),
     _case("one-output", "1x3x1x1x1", "3x2x3x3x3", padding=1),
     _case("row-only", "1x2x1x1x37", "2x3x1x1x5", stride=(1, 1, 2)),

@@ -158,6 +158,16 @@ def test_sums_of_16_bit_floats_are_float32(library: Library) -> None:
         assert library.read(gradient).ravel() == np.float16(60003)
 
 
+def test_the_gradient_of_the_bias_is_right_in_any_layout() -> None:
+    """A sum in float32, one after the other, stops at 2**24 where channels are innermost."""
+    ones = np.moveaxis(np.ones((1, 256, 256, 272, 2), dtype=np.float32), -1, 1)
+    np.testing.assert_array_equal(conv_transpose3d_grad_bias(ones), [256 * 256 * 272] * 2)
+    small = np.full((1, 64, 64, 64, 3), 0.001, dtype=np.float16)
+    expected = np.float16(64**3 * np.float64(np.float16(0.001)))
+    found = conv_transpose3d_grad_bias(np.moveaxis(small, -1, 1))
+    np.testing.assert_array_equal(found, [expected] * 3)
+
+
 @LIBRARIES
 def test_empty_batch(library: Library) -> None:
     case = Case("empty", (0, 4, 2, 3, 4), (4, 5, 3, 3, 3))
@@ -307,6 +317,8 @@ def test_wrong_shapes(library: Library) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             conv_transpose3d_grad_weight(x, grad_output, shape)
+    with pytest.raises(TypeError, match="input_shape must be a sequence of ints, got an array, of"):
+        conv_transpose3d_grad_input(grad_output, weight, x)
     with pytest.raises(TypeError, match="input_shape must be a sequence of ints, got 3"):
         conv_transpose3d_grad_input(grad_output, weight, 3)
     with pytest.raises(TypeError, match=r"weight_shape\[4\] must be an integer, got 2.0"):

@@ -251,3 +251,9 @@ def test_a_converted_unet_trains_alike_under_autocast() -> None:
     # Where the float32 sums of the two differ, their bfloat16 results can, in 10 layers, by 2**-8.
     for a, b in zip(theirs, ours, strict=True):
         assert abs(a - b) <= 10 * 2.0**-8 * a
+
+
+def test_arrays_of_other_libraries_are_refused() -> None:
+    layer = ConvTranspose3d(4, 6, 3)
+    with pytest.raises(TypeError, match="x must be a torch tensor, got a ndarray"):
+        layer(torch.ones(1, 4, 2, 2, 2).numpy())

@@ -270,12 +270,37 @@ def test_transforms_of_torch_func(case: Case) -> None:
         jacobian = torch.func.jacrev(call, argnums=1)(x, weight, bias)
         tangent = torch.func.jvp(call, (x, weight, bias), (x, weight, bias))[1]
         per_sample = torch.func.vmap(torch.func.grad(sample_loss), (None, 0))(weight, x[:, None])
-        hessian = torch.func.hessian(loss, argnums=2)(x, weight, bias)
-        return [of_all, second, jacobian, tangent, per_sample, hessian]
+        hessian = torch.func.hessian(loss, argnums=(0, 1, 2))(x, weight, bias)
+        forward_twice = torch.func.jacfwd(torch.func.jacfwd(loss, argnums=1), argnums=1)
+        samples = torch.stack([x, 2 * x])
+        mapped = torch.vmap(lambda x: call(x, weight, bias))
+        of_mapped = torch.func.jvp(mapped, (samples,), (samples,))
+        vectorized = torch.autograd.functional.jacobian(
+            lambda weight: call(x, weight, bias),
+            weight,
+            vectorize=True,
+            strategy="forward-mode",
+        )
+        return [
+            of_all,
+            second,
+            jacobian,
+            tangent,
+            per_sample,
+            hessian,
+            forward_twice(x, weight, bias),
+            of_mapped,
+            vectorized,
+        ]
 
     torch.testing.assert_close(
         results(conv_transpose3d), results(torch.nn.functional.conv_transpose3d)
     )
+
+
+def test_vmap_over_no_samples() -> None:
+    none, weight = torch.randn(0, 1, 2, 2, 2, 2), torch.randn(2, 3, 1, 2, 1)
+    assert torch.vmap(conv_transpose3d, (0, None))(none, weight).shape == (0, 1, 3, 2, 3, 2)
 
 
 @pytest.mark.parametrize("in_dims", [(0, None, None), (1, 0, None), (None, 2, 0), (3, 1, 1)])

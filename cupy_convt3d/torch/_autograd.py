@@ -17,12 +17,11 @@ import torch
 from torch.autograd import forward_ad
 
 from cupy_convt3d.torch._operators import FORWARD, GRAD_INPUT, GRAD_WEIGHT, LIBRARY
+from cupy_convt3d.torch._vmap import forward_rule, grad_input_rule, grad_weight_rule
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
     """What the three have in common; the arguments are those of the operator."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -40,6 +39,10 @@ class _Forward(_Product):
     def forward(*inputs: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
             return FORWARD(*inputs)
+
+    @staticmethod
+    def vmap(*inputs: Any) -> Any:
+        return forward_rule(forward, *inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
@@ -72,6 +75,10 @@ class _GradInput(_Product):
             return GRAD_INPUT(*inputs)
 
     @staticmethod
+    def vmap(*inputs: Any) -> Any:
+        return grad_input_rule(grad_input, *inputs)
+
+    @staticmethod
     def backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
         grad_output, weight = ctx.saved_tensors
         needs_grad_output, needs_weight, *others = ctx.needs_input_grad
@@ -99,6 +106,10 @@ class _GradWeight(_Product):
     def forward(*inputs: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
             return GRAD_WEIGHT(*inputs)
+
+    @staticmethod
+    def vmap(*inputs: Any) -> Any:
+        return grad_weight_rule(grad_weight, *inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
@@ -144,7 +155,11 @@ def _needs_derivative(inputs: tuple[Any, ...]) -> bool:
         if isinstance(tensor, torch.Tensor):
             if recording and tensor.requires_grad:
                 return True
-            if forward_mode and forward_ad.unpack_dual(tensor).tangent is not None:
+            # Tangents that vmap maps cannot be asked; the operator takes them apart.
+            if forward_mode and (
+                torch._C._functorch.is_legacy_batchedtensor(tensor)
+                or forward_ad.unpack_dual(tensor).tangent is not None
+            ):
                 return True
     return False
 

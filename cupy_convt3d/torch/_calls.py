@@ -60,6 +60,8 @@ def grad_bias(grad_output: Any) -> Any:
 
 def check_dense(tensor: Any, name: str) -> None:
     """Raise unless the operators can take a tensor; one on the meta device has no values."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} must be a torch tensor, got a {type(tensor).__name__}")
     if tensor.layout is not torch.strided or tensor.is_nested:
         layout = "a nested one" if tensor.is_nested else tensor.layout
         raise TypeError(f"{name} must be a dense (strided) tensor, got {layout}")
