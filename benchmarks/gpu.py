@@ -72,7 +72,11 @@ def line(row: Row) -> str:
         text += f" {row['median_ms']:10.4f} ms"
         text += f" {2e-9 * row['multiply_adds'] / row['median_ms']:7.1f} TFLOP/s"
     if "max_error" in row:
-        text += f" max error {row['max_error']:.1e}, outside {row['share_outside']:.2%}"
+        text += f" max error {row['max_error']:.1e}"
+    if "share_outside" in row:
+        text += f", outside {row['share_outside']:.2%}"
+    if "largest" in row:
+        text += f" of {row['largest']:.1e}"
     if "error" in row:
         text += f" {row['error'].splitlines()[0]}"
     if row.get("wrong"):

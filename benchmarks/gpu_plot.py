@@ -14,10 +14,10 @@ Medians = dict[str, dict[str, float]]
 
 
 def medians(results: dict[str, Any], protocol: str = "flushed") -> Medians:
-    """Return ``{variant: {problem: milliseconds}}`` of the rows that have times."""
+    """Return ``{variant: {problem: milliseconds}}`` of the operation's rows that have times."""
     found: Medians = {}
     for row in results["rows"]:
-        if row.get("protocol") == protocol and "median_ms" in row:
+        if (row["kind"], row.get("protocol")) == ("time", protocol) and "median_ms" in row:
             label = (
                 row["variant"] if row["library"] == "cupy_convt3d" else f"torch {row['variant']}"
             )

@@ -44,9 +44,9 @@ WARPS = 8
 #: Input and output channels of a thread of the direct kernel, by bytes of the accumulator, and of
 #: its blocks.
 DIRECT_TILES: dict[int, tuple[tuple[int, int], ...]] = {
-    4: ((1, 1), (1, 4), (4, 1), (4, 4)),
-    8: ((1, 1), (1, 4), (4, 1), (4, 4)),
-    16: ((1, 1), (1, 4), (4, 1), (2, 4)),
+    4: ((1, 1), (4, 4)),
+    8: ((1, 1), (4, 4)),
+    16: ((1, 1), (2, 4)),
 }
 DIRECT_CHANNELS = 16
 DIRECT_THREADS = 256

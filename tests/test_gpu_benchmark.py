@@ -246,6 +246,7 @@ def test_the_plot_has_ours_and_torch(tmp_path: Path) -> None:
             {**time_row("kb1-58", "torch", "eager", 9.0), "protocol": "kernelbench"},
             {"kind": "time", "problem": "kb1-61", "protocol": "flushed", "error": "no"},
             {"kind": "check", "variant": "gather ieee", "wrong": []},
+            {**time_row("kb1-58", "torch", "grad_input eager", 5.0), "kind": "gradient"},
         ]
     )
     assert medians(results) == {"gather ieee": {"kb1-58": 0.5}, "torch eager": {"kb1-58": 2.5}}
