@@ -45,7 +45,9 @@ class BoundPlan:
 
 def _bind(launch: Launch, device: int) -> _BoundLaunch:
     return (
-        load_kernel(launch.kernel, launch.options, launch.shared_bytes, device),
+        load_kernel(
+            launch.kernel, launch.options, launch.shared_bytes, device, launch.architecture
+        ),
         (launch.grid,),
         (launch.block,),
         launch.roles,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_KERNELS: dict[tuple[int, str, tuple[str, ...], int], Any] = {}
+from cupy_convt3d._architecture_build import BuildError, build
+
+_KERNELS: dict[tuple[int, str, tuple[str, ...], int, str], Any] = {}
 
 
 class KernelCompileError(RuntimeError):
@@ -62,18 +67,21 @@ def kernel_source(kernel: str) -> str:
     return f'#line 1 "{path.name}"\n{path.read_text(encoding="utf-8")}'
 
 
-def load_kernel(kernel: str, options: tuple[str, ...], shared_bytes: int, device: int) -> Any:
+def load_kernel(
+    kernel: str, options: tuple[str, ...], shared_bytes: int, device: int, architecture: str = ""
+) -> Any:
     """Return the ``cupy.RawKernel`` of a variant for ``device``, which must be the current one.
 
     The first call compiles (or reads CuPy's disk cache) and raises the kernel's limit of dynamic
     shared memory; later ones are a dictionary look-up, also during the capture of a CUDA graph.
+    ``architecture`` is that of `cupy_convt3d._plan.Launch`.
 
     Raises
     ------
     KernelCompileError
         With the kernel, the options and what the compiler said.
     """
-    key = (device, kernel, options, shared_bytes)
+    key = (device, kernel, options, shared_bytes, architecture)
     try:
         return _KERNELS[key]
     except KeyError:
@@ -81,12 +89,12 @@ def load_kernel(kernel: str, options: tuple[str, ...], shared_bytes: int, device
     import cupy
 
     all_options = compile_options(options)
-    module = cupy.RawModule(code=kernel_source(kernel), options=all_options, backend="nvrtc")
     try:
-        function = module.get_function(kernel)
-        # Also builds the function now rather than inside a graph capture.
-        limit = function.max_dynamic_shared_size_bytes
-    except cupy.cuda.compiler.CompileException as error:
+        with _module(kernel, all_options, architecture) as module:
+            function = module.get_function(kernel)
+            # Also builds the function now rather than inside a graph capture.
+            limit = function.max_dynamic_shared_size_bytes
+    except (cupy.cuda.compiler.CompileException, BuildError) as error:
         raise KernelCompileError(
             f"{kernel}.cu did not compile with {' '.join(all_options)}:\n{error}"
         ) from error
@@ -94,3 +102,20 @@ def load_kernel(kernel: str, options: tuple[str, ...], shared_bytes: int, device
         function.max_dynamic_shared_size_bytes = shared_bytes
     _KERNELS[key] = function
     return function
+
+
+@contextlib.contextmanager
+def _module(kernel: str, options: tuple[str, ...], architecture: str) -> Iterator[Any]:
+    """Give the ``cupy.RawModule`` of a variant, in whose context its function must be built."""
+    import cupy
+
+    source = kernel_source(kernel)
+    if not architecture:
+        yield cupy.RawModule(code=source, options=options, backend="nvrtc")
+        return
+    binary = build(source, f"{kernel}.cu", options, architecture)
+    # A file is the only form in which CuPy takes a binary.
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / kernel
+        path.write_bytes(binary)
+        yield cupy.RawModule(path=str(path))

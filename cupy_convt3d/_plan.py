@@ -24,7 +24,9 @@ class Launch:
     """One kernel launch.
 
     ``kernel`` names the file in ``kernels_cu`` and its entry point; the entry point takes the
-    arrays of ``roles`` in order, then ``params`` by value.
+    arrays of ``roles`` in order, then ``params`` by value. ``architecture`` is "90a" if the kernel
+    has instructions of this architecture alone, and runs on no other; empty stands for that of the
+    device.
     """
 
     kernel: str
@@ -34,6 +36,7 @@ class Launch:
     shared_bytes: int
     params: NDArray[Any]
     roles: tuple[Role, ...]
+    architecture: str = ""
 
 
 @dataclass(frozen=True, slots=True)
