@@ -24,6 +24,7 @@ come on top.
   again; where the arrays of a launch fit the L2 cache together, only compulsory bytes count.
 - L2: the lower figure has an L1 cache that never forgets, the upper one ("L2 max") has none.
 - Occupancy and waves come from the registers and shared memory that ptxas reports.
+- A card that cannot run a kernel of the plan (wgmma runs on Hopper alone) is left out.
 - PyTorch's times are published ones, of other people's machines.
 """
 
@@ -85,10 +86,10 @@ class Report:
 
 
 @functools.cache
-def _resources(kernel: str, options: tuple[str, ...], capability: int) -> Any:
+def _resources(kernel: str, options: tuple[str, ...], target: str) -> Any:
     from benchmarks.kernel_resources import compile_variant
 
-    return compile_variant(kernel, options, capability)
+    return compile_variant(kernel, options, target)
 
 
 def on_card(
@@ -99,7 +100,8 @@ def on_card(
     card: UnitRates,
 ) -> OnCard:
     """Return what one launch does on one card, by the model."""
-    usage = _resources(launch.kernel, launch.options, card.capability)
+    target = launch.architecture or str(card.capability)
+    usage = _resources(launch.kernel, launch.options, target)
     shared = usage.static_shared + launch.shared_bytes
     resident = card.blocks_per_multiprocessor(launch.block, usage.registers, shared)
     return OnCard(
@@ -119,6 +121,11 @@ def reports(
     """Return a report for each launch of a plan, from the records that `collect` made of it."""
     sizes = array_bytes(workload, plan, choice)
     stages = {"packing": plan.packing, "launch": plan.launches}
+    able = [
+        name
+        for name in cards
+        if all(launch.runs_on(CARDS[name].capability) for launch in (*plan.packing, *plan.launches))
+    ]
     result = []
     for record in records:
         launch = stages[record["stage"]][record["index"]]
@@ -136,7 +143,7 @@ def reports(
                 compulsory,
                 {
                     name: on_card(launch, counters, windows, compulsory, CARDS[name])
-                    for name in cards
+                    for name in able
                 },
             )
         )

@@ -38,6 +38,10 @@ class Launch:
     roles: tuple[Role, ...]
     architecture: str = ""
 
+    def runs_on(self, capability: int) -> bool:
+        """Return whether devices of this compute capability, such as 90, can run the kernel."""
+        return self.architecture in ("", f"{capability}a")
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
