@@ -27,6 +27,12 @@ from cupy_convt3d._unit_rates import SECTOR
 
 #: What the output channels of a block are a multiple of.
 SUM_CHANNELS = 8
+#: Rows of a tile of weights of wgmma, and how many of them an instruction may have: any number, but
+#: each is a variant to compile.
+WGMMA_ROWS = 8
+WGMMA_TILES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28, 32)
+#: What kernels with wgmma are compiled for: the instruction is of this architecture alone.
+WGMMA_ARCHITECTURE = "90a"
 #: Bytes of an ``OutputTaps`` of the kernel.
 OUTPUT_TAPS_BYTES = 8
 #: Bytes that are kept for the ``BlockTile`` of the kernel.
@@ -38,7 +44,8 @@ class GemmConfig:
     """The tiles of the implicit GEMM.
 
     A block has ``warps_m * warps_n`` warps, each with ``warp_m_tiles`` x ``warp_n_tiles`` tiles of
-    16 x 8 products. It computes ``co_tile`` output channels of ``tile_d * tile_h`` output rows, of
+    16 x 8 products, or with ``wgmma`` of 8 x 8: then four warps along n multiply together. It
+    computes ``co_tile`` output channels of ``tile_d * tile_h`` output rows, of
     each ``segment`` outputs, from ``tile_w`` inputs a row; ``tap_slice`` taps along W at a time.
     A stage of the pipeline has ``stage_steps`` k steps and ``stage_taps_h`` taps along height;
     ``stages`` of them are in shared memory. The epilogue sums ``pass_rows`` rows at a time, a
@@ -61,6 +68,7 @@ class GemmConfig:
     stages: int
     pass_rows: int
     sum_channels: int
+    wgmma: bool = False
 
     @property
     def threads(self) -> int:
@@ -68,7 +76,9 @@ class GemmConfig:
 
     @property
     def m_tiles(self) -> int:
-        return self.warps_m * self.warp_m_tiles
+        """Of 16 rows."""
+        tiles = self.warps_m * self.warp_m_tiles
+        return -(-tiles // 2) if self.wgmma else tiles
 
     @property
     def rows(self) -> int:
@@ -144,22 +154,25 @@ def fit_config(
     shared_bytes: int,
     stages: int = 3,
     stage_steps: int = 1,
+    wgmma: bool = False,
 ) -> GemmConfig | None:
     """Return the configuration of these warps that suits a problem best, or None if none fits.
 
     Parameters
     ----------
     warp_tiles : (int, int)
-        Tiles of 16 x 8 products of a warp, along m and n.
+        Tiles of a warp, along m and n; with ``wgmma`` at most as many along m.
     warps : (int, int)
         Warps of a block along m and n.
     shared_bytes : int
         What a block may use.
     stages, stage_steps : int
         Buffers of the pipeline, k steps in each.
+    wgmma : bool
+        Whether warpgroups multiply; ``warps`` are then multiples of four along n.
     """
     depth, height, width = axes(problem)
-    gemm_m = 16 * warp_tiles[0] * warps[0]
+    gemm_m = (WGMMA_ROWS if wgmma else 16) * warp_tiles[0] * warps[0]
     n_tiles = warp_tiles[1] * warps[1]
 
     tap_slice = min(width.kernel, gemm_m // SUM_CHANNELS)
@@ -181,6 +194,9 @@ def fit_config(
 
     vectors = -(-problem.out_channels_per_group // SUM_CHANNELS)
     co_tile = SUM_CHANNELS * even_share(vectors, min(vectors, gemm_m // tap_slice // SUM_CHANNELS))
+    if wgmma:
+        needed = -(-co_tile * tap_slice // (WGMMA_ROWS * warps[0]))
+        warp_tiles = (min(t for t in WGMMA_TILES if t >= needed), warp_tiles[1])
     rows = n_tiles // (tile_w // 8)
     tile_h = even_share(height.positions, min(rows, height.positions))
     tile_d = even_share(depth.positions, min(rows // tile_h, depth.positions))
@@ -199,6 +215,7 @@ def fit_config(
         stages,
         1,
         co_tile,
+        wgmma,
     )
 
     def size(config: GemmConfig) -> int:
@@ -383,7 +400,8 @@ def plan_implicit_gemm(
             # Steps to rows that do not exist.
             (config.rows + depth.output + height.output) * height.input_step,
         )
-    pack = packing_launch("pack_weight", dtype, bits, math, params, fragments)
+    macros = {"CONVT3D_WARPGROUPS": 1} if config.wgmma else {}
+    pack = packing_launch("pack_weight", dtype, bits, math, params, fragments, **macros)
     multiply = Launch(
         kernel="convt3d_implicit_gemm",
         options=variant_options(
@@ -394,12 +412,15 @@ def plan_implicit_gemm(
             CONVT3D_WARP_M_TILES=config.warp_m_tiles,
             CONVT3D_WARP_N_TILES=config.warp_n_tiles,
             CONVT3D_SUM_CHANNELS=_loaded_channels(config),
+            **macros,
+            **({"CONVT3D_MAX_THREADS": config.threads} if config.wgmma else {}),
         ),
         grid=min(-(-tiles // _tiles_of_block(tiles)), INDEX32_LIMIT),
         block=config.threads,
         shared_bytes=layout.total,
         params=launch_params(params),
         roles=("x", "weight", "packed", "bias", "y"),
+        architecture=WGMMA_ARCHITECTURE if config.wgmma else "",
     )
     return Plan(
         "implicit_gemm",

@@ -118,13 +118,35 @@ __device__ inline BlockTile block_tile(Index index, const Params& p) {
   return tile;
 }
 
-/// The box of output rows that a warp has tiles of; empty where `first` is not below `end`.
+/// The box of output rows that some warps have tiles of; empty where `first` is not below `end`.
 struct WarpRows {
   int first_d;
   int end_d;
   int first_h;
   int end_h;
 };
+
+/// Returns the box of rows of a range of tiles of 8 inputs.
+///
+/// rows  of the block
+__device__ inline WarpRows rows_of_tiles(const Params& p, int first_tile, int tiles, int rows) {
+  const GemmParams& gemm = p.gemm;
+  int place;
+  const int first = divmod(first_tile, gemm.row_tiles, &place);
+  const int last = min(rows - 1, divmod(first_tile + tiles - 1, gemm.row_tiles, &place));
+  WarpRows box{};
+  if (first > last) return box;
+  int last_h;
+  box.first_d = divmod(first, gemm.tile_h, &box.first_h);
+  box.end_d = divmod(last, gemm.tile_h, &last_h) + 1;
+  box.end_h = last_h + 1;
+  if (box.end_d - box.first_d > 1) {
+    // From one plane to the next: the rows up to the last of a plane, and those from its first.
+    box.first_h = 0;
+    box.end_h = static_cast<int>(gemm.tile_h.divisor);
+  }
+  return box;
+}
 
 /// Which part of gemm_k a stage holds: tap of the phase along depth, k step, taps along height.
 struct StageOfK {

@@ -43,12 +43,17 @@
 #include <row_epilogue.cuh>
 #include <tensor_core.cuh>
 #include <tile_load.cuh>
+#if CONVT3D_WARPGROUPS
+#include <warpgroup_products.cuh>
+#else
+#include <warp_products.cuh>
+#endif
 
 extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
     convt3d_implicit_gemm(const Element* __restrict__ x, const Element* __restrict__ weight,
                           const uint4* __restrict__ packed, const Element* __restrict__ bias,
                           Element* __restrict__ y, const __grid_constant__ Params p) {
-  constexpr int kParts = TensorMath::kParts;
+  constexpr int kTilesTogether = kWarpsTogether * kWarpNTiles;
   constexpr int kElementBytes = static_cast<int>(sizeof(Element));
   constexpr int kSumBytes = static_cast<int>(sizeof(Accumulator));
   unsigned char* const shared = dynamic_shared_memory();
@@ -79,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32);
   int warp_m;
-  const int warp_n = divmod(warp, gemm.warps_m, &warp_m);
+  const int warp_n = place_of_warp(warp, gemm.warps_m, &warp_m);
 
   // Where this warp's tiles of 8 inputs are.
   int tile_offset[kWarpNTiles];  // bytes inside a stage, for the last tap along height
@@ -87,15 +92,10 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   int row = divmod(warp_n * kWarpNTiles, gemm.row_tiles, &place);
   int h;
   int d = divmod(row, gemm.tile_h, &h);
-  WarpRows warp_rows{d, d, h, h};
 #pragma unroll
   for (int i = 0; i < kWarpNTiles; ++i) {
     const bool exists = row < rows;
     tile_offset[i] = exists ? ((d * stage_rows_h + h) * tile_w + 8 * place) * kElementBytes : 0;
-    if (exists) {
-      warp_rows.end_d = d + 1;
-      warp_rows.end_h = h + 1;
-    }
     if (++place == static_cast<int>(gemm.row_tiles.divisor)) {
       place = 0;
       ++row;
@@ -105,11 +105,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       }
     }
   }
-  if (warp_rows.end_d - warp_rows.first_d > 1) {
-    // From one plane to the next: the rows up to the last of a plane, and those from its first.
-    warp_rows.first_h = 0;
-    warp_rows.end_h = tile_h;
-  }
+  const WarpRows warp_rows =
+      rows_of_tiles(p, warp_n / kWarpsTogether * kTilesTogether, kTilesTogether, rows);
   add_lane_of_positions(lane, pitch, tile_offset);
 
   BlockTile* const shared_tile = reinterpret_cast<BlockTile*>(shared + gemm.block_tile);
@@ -146,15 +143,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       const bool has_inputs =
           first_input < input_w && end_output - 1 + padding_w - first_tap * dilation_w >= 0;
 
-      Accumulator sum[kWarpMTiles][kWarpNTiles][4];
-#pragma unroll
-      for (int m = 0; m < kWarpMTiles; ++m) {
-#pragma unroll
-        for (int i = 0; i < kWarpNTiles; ++i) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) sum[m][i][j] = empty;
-        }
-      }
+      WarpSums sums_of_warp;
+      sums_of_warp.fill(empty);
 
       const Index stage_count = has_inputs ? tile.stages : 0;
       const uint4* const weights = packed + (tile.weights + slice * shared_tile->slice_fragments);
@@ -191,9 +181,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       const auto multiply_stage = [&](const StageOfK& k, int buffer) {
         if (k.tap_d < warp_taps[0].begin || k.tap_d >= warp_taps[0].end) return;
         const unsigned x_tile = shared_address(shared + buffer * gemm.stage_bytes);
-        const unsigned own_weights =
-            x_tile + static_cast<unsigned>(gemm.stage_weights) +
-            static_cast<unsigned>(sizeof(uint4)) * (warp_m * kWarpMTiles * kParts * 32 + lane);
+        const unsigned stage_weights = x_tile + static_cast<unsigned>(gemm.stage_weights);
         const int taps = static_cast<int>(min(stage_taps_h, taps_h.end - k.tap_h));
         const int first =
             static_cast<int>(max(warp_taps[1].begin - k.tap_h, static_cast<Index>(0)));
@@ -202,31 +190,20 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         for (int step = 0; step < steps; ++step) {
           const unsigned step_x = x_tile + step * TensorMath::kStepK * pitch;
           for (int tap = first; tap < end; ++tap) {
-            TensorMath::XFragment fragment[kWarpNTiles];
-            load_positions_of_x(step_x + (taps - 1 - tap) * step_h * tile_w * kElementBytes, pitch,
-                                tile_offset, fragment);
-            const unsigned tap_weights = own_weights + static_cast<unsigned>(sizeof(uint4)) *
-                                                           ((step * taps + tap) * fragments);
-#pragma unroll
-            for (int m = 0; m < kWarpMTiles; ++m) {
-              uint4 part[kParts];
-#pragma unroll
-              for (int i = 0; i < kParts; ++i) {
-                part[i] = load_shared(
-                    tap_weights + static_cast<unsigned>(sizeof(uint4)) * ((m * kParts + i) * 32),
-                    uint4());
-              }
-              add_products(sum[m], part, fragment);
-            }
+            const unsigned tap_x = step_x + (taps - 1 - tap) * step_h * tile_w * kElementBytes;
+            const unsigned tap_weights = stage_weights + static_cast<unsigned>(sizeof(uint4)) *
+                                                             ((step * taps + tap) * fragments);
+            sums_of_warp.add(tap_x, pitch, tile_offset, tap_weights, warp_m, lane);
           }
         }
+        sums_of_warp.finish();
       };
 
       StageOfK loaded{tile.taps[0].begin, 0, taps_h.begin};
       StageOfK used = loaded;
       const auto next = [&](StageOfK& k) { k.advance(taps_h, stage_taps_h, stage_steps, k_steps); };
       if (slice > 0) __syncthreads();  // the products of the previous slice have been used
-      run_pipeline(
+      run_pipeline<kWarpgroups>(
           gemm.stages, stage_count,
           [&](int buffer) {
             load_stage(loaded, buffer);
@@ -247,8 +224,9 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       const int pass_rows = static_cast<int>(gemm.pass_rows.divisor);
       // Bytes from the start of shared memory to this lane's first product of the warp's first
       // tile.
-      const int own_product = (8 * warp_n * kWarpNTiles + lane % 4 * 2) * product_bytes +
-                              (warp_m * kWarpMTiles * 16 + lane / 4) * kSumBytes;
+      const int own_product =
+          (8 * warp_n * kWarpNTiles + WarpSums::first_position(lane)) * product_bytes +
+          (warp_m * kWarpMTiles * kMTileRows + WarpSums::first_row(lane)) * kSumBytes;
       const int segment_outputs = static_cast<int>(gemm.segment.divisor);
       // The same for all rows and channels of an output position.
       OutputTaps* const output_taps = reinterpret_cast<OutputTaps*>(shared + gemm.output_taps);
@@ -267,16 +245,11 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         for (int i = 0; i < kWarpNTiles; ++i) {
           const int position = 8 * (warp_n * kWarpNTiles + i) - first_row * tile_w;
           if (position < 0 || position >= positions) continue;
-          Accumulator* const even = reinterpret_cast<Accumulator*>(
-              shared + own_product + (8 * i - first_row * tile_w) * product_bytes);
-          Accumulator* const odd = even + gemm.product_pitch;
-#pragma unroll
-          for (int m = 0; m < kWarpMTiles; ++m) {
-            even[16 * m] = sum[m][i][0];
-            odd[16 * m] = sum[m][i][1];
-            even[16 * m + 8] = sum[m][i][2];
-            odd[16 * m + 8] = sum[m][i][3];
-          }
+          sums_of_warp.store(
+              i,
+              reinterpret_cast<Accumulator*>(shared + own_product +
+                                             (8 * i - first_row * tile_w) * product_bytes),
+              gemm.product_pitch);
         }
         if (first_row == 0 && tile.finds_taps) {
           for (int place = static_cast<int>(threadIdx.x); place < segment_outputs;

@@ -8,6 +8,8 @@
 // and whose columns are input channels. Split precisions have two parts, hi and lo. Rows past the
 // last pair and columns past the last channel are zeros.
 //
+// For wgmma an m tile is [8 rows][part][half of the k][row], each 16 bytes of consecutive k.
+//
 //   thread one lane of one m tile: all its parts
 //
 // Deterministic. Limits: none beyond the weights' own.
@@ -96,7 +98,15 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         16 * m_tile,
         p.gemm.co_tile};
     uint4 part[kParts];
-    TensorMath::pack(lane, fetch, part);
-    for (int i = 0; i < kParts; ++i) packed[(e / 32 * kParts + i) * 32 + lane] = part[i];
+    if constexpr (kWarpgroups) {
+      // Of 8 rows, of which a lane of wgmma has the sums 2t and 2t + 1, those are t and t + 4.
+      const int row = lane / 16 * 8 + lane % 2 * 4 + lane % 8 / 2;
+      TensorMath::pack_half(lane / 8 % 2, [&](int channel) { return fetch(row, channel); }, part);
+      const long long piece = e / 16 * kParts;
+      for (int i = 0; i < kParts; ++i) packed[(piece + i) * 16 + lane % 16] = part[i];
+    } else {
+      TensorMath::pack(lane, fetch, part);
+      for (int i = 0; i < kParts; ++i) packed[(e / 32 * kParts + i) * 32 + lane] = part[i];
+    }
   }
 }

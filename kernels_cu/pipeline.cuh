@@ -8,8 +8,10 @@
 /// load      called by all threads with the buffer of the next stage; starts its copies
 /// multiply  called by all threads with the buffer of the next stage, which has arrived
 ///
+/// kForWgmma: `multiply` reads the buffers by wgmma.
+///
 /// Assumes: all threads have used the buffers. Afterwards some may still be multiplying.
-template <class Load, class Multiply>
+template <bool kForWgmma = false, class Load, class Multiply>
 __device__ inline void run_pipeline(int stages, Index count, const Load& load,
                                     const Multiply& multiply) {
   // The first iterations only fill the pipeline: the loads stand here once.
@@ -24,6 +26,7 @@ __device__ inline void run_pipeline(int stages, Index count, const Load& load,
       } else {
         wait_for_copies<2>();
       }
+      if constexpr (kForWgmma) fence_async_proxy();
       // The stage has arrived for all threads, and all have used the buffer filled next.
       __syncthreads();
     }

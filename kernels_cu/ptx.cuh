@@ -126,6 +126,11 @@ __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+/// Makes what this thread wrote to shared memory visible to wgmma, after the barrier that follows.
+__device__ inline void fence_async_proxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 /// Loads four 8x8 matrices of 16-bit elements, transposed: lanes 8i to 8i + 7 give the addresses of
 /// the rows of matrix i, and lane 4g + t gets of matrix i the elements (2t, g) and (2t + 1, g).
 __device__ inline void load_matrices_transposed(unsigned (&matrix)[4], unsigned address) {

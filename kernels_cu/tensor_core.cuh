@@ -34,8 +34,10 @@ struct Math16 {
   static constexpr int kLaneK = 2;  // from the first k of a lane to that of the next
   static constexpr int kParts = 1;
 
+  static constexpr int kTerms = 1;
+
   struct XFragment {
-    unsigned k[2];
+    unsigned k[kParts][2];
   };
 
   /// Returns the fragment of the weights that `fetch(row, channel)` gives.
@@ -47,6 +49,18 @@ struct Math16 {
       const int channel = 2 * (lane % 4) + 8 * (r / 2);
       bits[r] = static_cast<unsigned>(fetch(row, channel).bits) |
                 static_cast<unsigned>(fetch(row, channel + 1).bits) << 16;
+    }
+    part[0] = {bits[0], bits[1], bits[2], bits[3]};
+  }
+
+  /// Returns half of the k of one row, whose weights `fetch(channel)` gives, as wgmma wants them.
+  template <class Fetch>
+  __device__ static void pack_half(int half, const Fetch& fetch, uint4 (&part)[kParts]) {
+    unsigned bits[4];
+    for (int r = 0; r < 4; ++r) {
+      const int channel = 8 * half + 2 * r;
+      bits[r] = static_cast<unsigned>(fetch(channel).bits) |
+                static_cast<unsigned>(fetch(channel + 1).bits) << 16;
     }
     part[0] = {bits[0], bits[1], bits[2], bits[3]};
   }
@@ -64,8 +78,8 @@ struct Math16 {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const unsigned low = x + offset[i] + 8 * r * k_pitch;
-        fragment[i].k[r] = static_cast<unsigned>(load_shared(low, Bits())) |
-                           static_cast<unsigned>(load_shared(low + k_pitch, Bits())) << 16;
+        fragment[i].k[0][r] = static_cast<unsigned>(load_shared(low, Bits())) |
+                              static_cast<unsigned>(load_shared(low + k_pitch, Bits())) << 16;
       }
     }
   }
@@ -79,8 +93,8 @@ struct Math16 {
     for (int i = 0; i < kTiles; i += 2) {
       unsigned matrix[4];
       load_matrices_transposed(matrix, x + offset[i]);
-      fragment[i] = {{matrix[0], matrix[1]}};
-      fragment[i + 1] = {{matrix[2], matrix[3]}};
+      fragment[i] = {{{matrix[0], matrix[1]}}};
+      fragment[i + 1] = {{{matrix[2], matrix[3]}}};
     }
   }
 
@@ -88,12 +102,11 @@ struct Math16 {
   __device__ static void add_product(float (&sum)[4], const uint4 (&weight)[kParts],
                                      const XFragment& x) {
     if constexpr (kIsBFloat16) {
-      mma_bfloat16(sum, weight[0], x.k);
+      mma_bfloat16(sum, weight[0], x.k[0]);
     } else {
-      mma_float16(sum, weight[0], x.k);
+      mma_float16(sum, weight[0], x.k[0]);
     }
   }
-  static constexpr int kTerms = 1;
 };
 
 template <>
@@ -123,6 +136,17 @@ struct MathTf32 {
     unsigned bits[2][4];
     for (int r = 0; r < 4; ++r) {
       const float value = fetch(lane / 4 + 8 * (r % 2), lane % 4 + 4 * (r / 2));
+      bits[0][r] = float_to_tf32(value);
+      bits[1][r] = float_to_tf32(value - __uint_as_float(bits[0][r]));
+    }
+    for (int i = 0; i < kParts; ++i) part[i] = {bits[i][0], bits[i][1], bits[i][2], bits[i][3]};
+  }
+
+  template <class Fetch>
+  __device__ static void pack_half(int half, const Fetch& fetch, uint4 (&part)[kParts]) {
+    unsigned bits[2][4];
+    for (int r = 0; r < 4; ++r) {
+      const float value = fetch(4 * half + r);
       bits[0][r] = float_to_tf32(value);
       bits[1][r] = float_to_tf32(value - __uint_as_float(bits[0][r]));
     }
@@ -186,6 +210,18 @@ struct Math<4> {
       const int row = lane / 4 + 8 * (r % 2);
       const int channel = lane % 4 + 8 * (r / 2);
       split(fetch(row, channel), fetch(row, channel + 4), &hi[r], &lo[r]);
+    }
+    part[0] = {hi[0], hi[1], hi[2], hi[3]};
+    part[1] = {lo[0], lo[1], lo[2], lo[3]};
+  }
+
+  template <class Fetch>
+  __device__ static void pack_half(int half, const Fetch& fetch, uint4 (&part)[kParts]) {
+    unsigned hi[4];
+    unsigned lo[4];
+    for (int r = 0; r < 4; ++r) {
+      const int channel = 8 * half + r;
+      split(fetch(channel), fetch(channel + 4), &hi[r], &lo[r]);
     }
     part[0] = {hi[0], hi[1], hi[2], hi[3]};
     part[1] = {lo[0], lo[1], lo[2], lo[3]};

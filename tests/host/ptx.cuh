@@ -91,6 +91,8 @@ inline void commit_copies() {}
 template <int kPending>
 inline void wait_for_copies() {}
 
+inline void fence_async_proxy() {}
+
 inline void mma_float16(float (&sum)[4], uint4 a, const unsigned (&b)[2]) {
   host::mma<16, 2>(sum, a, b, [](unsigned bits, int place) {
     return static_cast<double>(

@@ -1,7 +1,10 @@
 // What the lanes of a warp do together on matrices: the products and transposed loads of ptx.cuh.
 #pragma once
+#include <array>
 #include <cmath>
+#include <cstring>
 
+#include "shared_memory.h"
 #include "thread_block.h"
 #include "vector_types.h"
 
@@ -73,6 +76,44 @@ inline void mma(float (&sum)[4], uint4 a, const unsigned (&b)[2], Convert elemen
       }
     }
     sum[i] = truncate_to_float(total);
+  }
+}
+
+/// The 16 rows of a warp of 64 x 8*kTiles x (8*kPerRegister). `b` describes 8 x 16-byte pieces in
+/// shared memory (matrix_descriptor).
+template <bool kAccumulate, int kPerRegister, int kTiles, class Convert>
+inline void warpgroup_mma(float (&sum)[kTiles][4], const unsigned (&a)[4], unsigned long long b,
+                          Convert element) {
+  constexpr int kHalf = 4 * kPerRegister;  // k of a piece
+  using Rows = std::array<double, 4 * kPerRegister>;
+  Rows own;
+  for (int r = 0; r < 4; ++r) {
+    for (int place = 0; place < kPerRegister; ++place) {
+      own[r * kPerRegister + place] = element(a[r], place);
+    }
+  }
+  const WarpView<Rows> warp(own);
+  const int g = threadIdx.x % 32 / 4;
+  const int t = threadIdx.x % 4;
+  const auto field = [&](int first_bit) {
+    return static_cast<unsigned>(b >> first_bit & 0x3fffu) << 4;
+  };
+  for (int i = 0; i < kTiles; ++i) {
+    for (int r = 0; r < 4; ++r) {
+      double total = kAccumulate ? sum[i][r] : 0.0;
+      for (int half = 0; half < 2; ++half) {
+        const unsigned char* const row = SharedMemory::dynamic() + field(0) + half * field(16) +
+                                         i * field(32) + 16 * (2 * t + r % 2);
+        for (int k = 0; k < kHalf; ++k) {
+          unsigned bits;
+          std::memcpy(&bits, row + k / kPerRegister * 4, sizeof bits);
+          const double left =
+              warp[4 * g + k / kPerRegister][(r / 2 + 2 * half) * kPerRegister + k % kPerRegister];
+          total += left * element(bits, k % kPerRegister);
+        }
+      }
+      sum[i][r] = truncate_to_float(total);
+    }
   }
 }
 
