@@ -9,11 +9,12 @@ Work is that of the counted blocks, times the blocks of the grid over the counte
 ===========  ==========================================================================
 unit         work
 ===========  ==========================================================================
-tensor       multiply-adds of ``mma.sync``, by shape and type, at the rate of mma.sync
+tensor       multiply-adds of ``mma.sync`` and of ``wgmma``, by shape and type, each at the
+             rate of its instruction
 fma, fp64    float32 and float64 multiply-adds, additions and products, in whole warps
 shared/L1    wavefronts of shared memory (128 bytes each; cp.async writes count as ideal
-             ones) and, over the same data path, sectors of global loads and stores, four
-             a wavefront
+             ones); what wgmma reads of B, which the counters leave out; and, over the same
+             data path, sectors of global loads and stores, four a wavefront
 issue        PTX instructions of warps. ptxas fuses, splits, hoists and deletes: what is
              issued in the end may be less or more
 L2           sectors that reach the L2 cache: all of cp.async, stores and atomics. Of the
@@ -24,6 +25,10 @@ DRAM         see `dram_bytes`
 ===========  ==========================================================================
 
 Integer and conversion instructions are in "issue" alone, although some run at half rate.
+
+The counters count a wgmma once for each of its four warps, and do not tell whether A comes from
+registers or from shared memory. Registers are assumed; from shared memory an instruction would read
+16 wavefronts more.
 """
 
 from __future__ import annotations
@@ -38,6 +43,12 @@ from cupy_convt3d._unit_rates import SECTOR, WARP, UnitRates
 
 #: Bytes of a wavefront: all banks of shared memory once.
 WAVEFRONT = 128
+
+#: Rows of a wgmma's A, more than any ``mma.sync`` has.
+WGMMA_ROWS = 64
+
+#: Bytes of an element of a wgmma's factors.
+ELEMENT = {"tf32": 4, "f16": 2, "bf16": 2}
 
 
 def axis_products(axis: Axis) -> int:
@@ -107,9 +118,14 @@ def read_counters(record: dict[str, Any]) -> Counters:
         return scale * WARP * sum(warps.get(name, 0) for name in classes)
 
     tensor: dict[tuple[str, str], float] = {}
+    wgmma_wavefronts = 0.0
     for name, entry in record["mma"].items():
-        key = _mma_shape_and_type(name)
-        tensor[key] = tensor.get(key, 0.0) + scale * entry["flops"] / 2
+        shape, kind = _mma_shape_and_type(name)
+        products = scale * entry["flops"] / 2
+        tensor[shape, kind] = tensor.get((shape, kind), 0.0) + products
+        if _is_wgmma(shape):
+            # Each element of B is read once for all rows.
+            wgmma_wavefronts += products / WGMMA_ROWS * ELEMENT[kind] / WAVEFRONT
     return Counters(
         blocks=record["blocks_in_grid"],
         blocks_run=record["blocks_run"],
@@ -118,8 +134,9 @@ def read_counters(record: dict[str, Any]) -> Counters:
         products_f32=lanes("fma32"),
         fma_f64=lanes("fp64"),
         warp_instructions=scale * record["warp_instructions"],
-        shared_wavefronts=scale * sum(s["wavefronts"] for s in shared),
-        shared_ideal_wavefronts=scale * sum(s["ideal_wavefronts"] for s in shared),
+        shared_wavefronts=scale * sum(s["wavefronts"] for s in shared) + wgmma_wavefronts,
+        shared_ideal_wavefronts=scale * sum(s["ideal_wavefronts"] for s in shared)
+        + wgmma_wavefronts,
         load_sectors=scale * memory["load"]["sectors"],
         unique_load_sectors=scale * memory["unique_load_sectors"],
         async_sectors=scale * memory["async_copy"]["sectors"],
@@ -133,14 +150,21 @@ def read_counters(record: dict[str, Any]) -> Counters:
 
 
 def _mma_shape_and_type(name: str) -> tuple[str, str]:
-    """Split "mma.m16n8k8.row.col.f32.tf32.tf32.f32" into shape and type of the factors."""
+    """Return shape and type of the factors of an instruction.
+
+    Such as "mma.m16n8k8.row.col.f32.tf32.tf32.f32" or "wgmma.m64n128k16.f32.bf16.bf16".
+    """
     instruction, *parts = name.split(".")
-    if instruction != "mma":
-        raise ValueError(f"no rate is known for {name}: the model has those of mma.sync only")
+    if instruction not in ("mma", "wgmma"):
+        raise ValueError(f"no rate is known for {name}: the model has those of mma.sync and wgmma")
     shape = next(part for part in parts if part.startswith("m") and "n" in part)
     types = [part for part in parts if part in ("f16", "bf16", "tf32", "f32", "f64")]
-    # Sums, factor, factor, addend.
+    # Sums, factor, factor, and the addend of mma.
     return shape, types[1]
+
+
+def _is_wgmma(shape: str) -> bool:
+    return shape.startswith(f"m{WGMMA_ROWS}n")
 
 
 def read_window(record: dict[str, Any]) -> Window:
@@ -233,7 +257,7 @@ def unit_times(
     return UnitTimes(
         card=card.name,
         tensor={
-            f"{shape} {kind}": us * products / card.mma_per_second(kind, shape)
+            f"{shape} {kind}": us * products / _tensor_rate(card, shape, kind)
             for (shape, kind), products in c.tensor.items()
         },
         fma=us * c.fma_f32 / card.fma_per_second("f32"),
@@ -247,6 +271,10 @@ def unit_times(
         dram=us * dram / card.dram_bytes_per_second,
         dram_bytes=dram,
     )
+
+
+def _tensor_rate(card: UnitRates, shape: str, kind: str) -> float:
+    return card.wgmma_per_second(kind) if _is_wgmma(shape) else card.mma_per_second(kind, shape)
 
 
 def tail_factor(blocks: int, multiprocessors: int, blocks_per_multiprocessor: int) -> float:

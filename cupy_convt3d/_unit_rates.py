@@ -33,8 +33,9 @@ SECTOR = 32
 #: Bytes that the driver keeps of every block's shared memory from compute capability 8.0 on [4].
 RESERVED_SHARED = 1024
 
-#: Share of Hopper's tensor peak that ``mma.sync`` reaches [5], rounded down.
+#: Shares of Hopper's tensor peak that ``mma.sync`` and ``wgmma`` reach [5], rounded down.
 _HOPPER_MMA_SYNC = 0.62
+_HOPPER_WGMMA = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,9 @@ class UnitRates:
     """The rates and limits of one card.
 
     Fields without a unit in their name are multiply-adds per clock of one multiprocessor. Those of
-    ``mma_`` are what ``mma.sync`` reaches: ``mma_f16`` stands for float16 and bfloat16 with
-    float32 sums. Memory sizes are in bytes, rates in bytes per second.
+    ``mma_`` are what ``mma.sync`` reaches, those of ``wgmma_`` what ``wgmma`` does, 0 where a card
+    has none; ``_f16`` stands for float16 and bfloat16 with float32 sums. Memory sizes are in bytes,
+    rates in bytes per second.
     """
 
     name: str
@@ -59,6 +61,8 @@ class UnitRates:
     mma_f64: float
     #: float64 by the shape m8n8k4, the only one before compute capability 9.0.
     mma_f64_m8n8k4: float
+    wgmma_tf32: float
+    wgmma_f16: float
     l2_bytes_per_second: float
     dram_bytes_per_second: float
     l2_bytes: int
@@ -87,6 +91,11 @@ class UnitRates:
             per_clock = self.mma_f64_m8n8k4 if shape == "m8n8k4" else self.mma_f64
             return per_clock * self.multiprocessors * self.clock_ghz * 1e9
         per_clock = {"tf32": self.mma_tf32, "f16": self.mma_f16, "bf16": self.mma_f16}[kind]
+        return per_clock * self.multiprocessors * self.tensor_clock_ghz * 1e9
+
+    def wgmma_per_second(self, kind: str) -> float:
+        """Return multiply-adds per second of ``wgmma``; ``kind`` is "tf32", "f16" or "bf16"."""
+        per_clock = {"tf32": self.wgmma_tf32, "f16": self.wgmma_f16, "bf16": self.wgmma_f16}[kind]
         return per_clock * self.multiprocessors * self.tensor_clock_ghz * 1e9
 
     @property
@@ -138,6 +147,8 @@ H100_SXM = UnitRates(
     mma_f64=128,
     # Inferred, not published: half, because [7] measures 31 TFLOP/s, 93 % of half the peak.
     mma_f64_m8n8k4=64,
+    wgmma_tf32=_HOPPER_WGMMA * 1024,  # [1] and [5]
+    wgmma_f16=_HOPPER_WGMMA * 2048,  # [1] and [5]
     # Not published. Microbenchmark of the H200 [6], the same chip with 132 multiprocessors; the
     # H100 PCIe (114 multiprocessors, lower clock) gave 6.9e12, so take this one as uncertain.
     l2_bytes_per_second=9.7e12,
@@ -164,6 +175,8 @@ A100 = UnitRates(
     mma_f16=1024,  # 312 TFLOP/s [2]
     mma_f64=64,  # 19.5 TFLOP/s [2]
     mma_f64_m8n8k4=64,  # the only shape it has
+    wgmma_tf32=0,
+    wgmma_f16=0,
     # Microbenchmark [6]. NVIDIA quotes 5120 bytes per clock [2], 7.2e12 at 1.41 GHz.
     l2_bytes_per_second=5.4e12,
     dram_bytes_per_second=2.039e12,  # data sheet of the A100 80 GB SXM
@@ -188,6 +201,8 @@ RTX_4090 = UnitRates(
     # (triton-lang/triton#7310 measured less, on the L20).
     mma_f64=2,
     mma_f64_m8n8k4=2,
+    wgmma_tf32=0,
+    wgmma_f16=0,
     # Not published. Microbenchmark of the L40 [6], the same chip with 142 multiprocessors.
     l2_bytes_per_second=5.2e12,
     dram_bytes_per_second=1.008e12,  # [3]

@@ -17,7 +17,8 @@ extern "C" __global__ void hopper(float* y, unsigned long long matrix) {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
   for (int i = 0; i < 2; ++i) {
     asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %4, 1, 1, 1, 0, 0;"
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3}, %4, %4, 1, 1, 1, 0, 0;"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "l"(matrix));
     BETWEEN

@@ -98,6 +98,20 @@ def test_published_tensor_peaks(card: UnitRates, kind: str, teraflops: float) ->
     assert 2 * card.mma_per_second(kind) / 1e12 == pytest.approx(teraflops, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("kind", "teraflops"), [("tf32", 494.7), ("f16", 989.4), ("bf16", 989.4)], ids=str
+)
+def test_wgmma_reaches_95_percent_of_the_published_peak(kind: str, teraflops: float) -> None:
+    rate = 2 * H100_SXM.wgmma_per_second(kind) / 1e12
+    assert rate == pytest.approx(0.95 * teraflops, rel=0.001)
+
+
+@pytest.mark.parametrize("card", CARDS.values(), ids=lambda card: card.name)
+def test_hopper_alone_has_wgmma(card: UnitRates) -> None:
+    for kind in ("tf32", "f16", "bf16"):
+        assert (card.wgmma_per_second(kind) > 0) == (card.capability == 90)
+
+
 @pytest.mark.parametrize("card", CARDS.values(), ids=lambda card: card.name)
 def test_rates_are_consistent(card: UnitRates) -> None:
     assert card.dram_bytes_per_second < card.l2_bytes_per_second
@@ -175,9 +189,43 @@ def test_counters_are_scaled_to_the_grid() -> None:
     assert counters.load_bytes_asked == 5 * 640
 
 
-def test_wgmma_has_no_rate() -> None:
-    line = record(mma={"wgmma.m64n112k16.f32.bf16.bf16": {"flops": 1}})
-    with pytest.raises(ValueError, match="wgmma"):
+def wgmma_record() -> dict[str, Any]:
+    """Return counters of one instruction of each shape: four warps, each with a quarter of it."""
+    return record(
+        blocks_in_grid=2,
+        mma={
+            "wgmma.m64n128k16.f32.bf16.bf16": {
+                "warp_instructions": 4,
+                "flops": 4 * 2 * 16 * 128 * 16,
+            },
+            "wgmma.m64n32k8.f32.tf32.tf32": {"warp_instructions": 4, "flops": 4 * 2 * 16 * 32 * 8},
+        },
+    )
+
+
+def test_wgmma_reads_b_from_shared_memory() -> None:
+    counters = read_counters(wgmma_record())
+    assert counters.tensor == {
+        ("m64n128k16", "bf16"): 64 * 128 * 16,
+        ("m64n32k8", "tf32"): 64 * 32 * 8,
+    }
+    reads = 128 * 16 * 2 / 128 + 32 * 8 * 4 / 128
+    assert counters.shared_wavefronts == 50 + reads
+    assert counters.shared_ideal_wavefronts == 40 + reads
+
+
+def test_wgmma_has_a_rate_of_its_own() -> None:
+    card = replace(
+        H100_SXM, multiprocessors=1, tensor_clock_ghz=1.0, wgmma_f16=2048, wgmma_tf32=1024
+    )
+    times = unit_times(read_counters(wgmma_record()), [Window(1, 50), Window(2, 80)], 2, 0, card)
+    assert 1e3 * times.tensor["m64n128k16 bf16"] == pytest.approx(64)
+    assert 1e3 * times.tensor["m64n32k8 tf32"] == pytest.approx(16)
+
+
+def test_other_instructions_have_no_rate() -> None:
+    line = record(mma={"wmma.m16n16k16.row.col.f32.f32": {"flops": 1}})
+    with pytest.raises(ValueError, match="wmma"):
         read_counters(line)
 
 
