@@ -161,9 +161,11 @@ def _implicit_gemm(
     taps_w = pairs(width) / width.output
     steps = slices * taps_d * taps_h * k_steps
     m, n = config.warp_m_tiles, config.warp_n_tiles
+    # Tiles of 16 x 8 products.
+    tiles = m * n / 2 if config.wgmma else m * n
 
     main = Work(dram=compulsory_bytes(problem, dtype))
-    main.tensor = blocks * warps * steps * m * n * mma.terms * 16 * 8 * mma.step_k
+    main.tensor = blocks * warps * steps * tiles * mma.terms * 16 * 8 * mma.step_k
     loads = (
         slices * taps_d * max(1.0, taps_h / config.stage_taps_h) * -(-k_steps // config.stage_steps)
     )
@@ -177,12 +179,21 @@ def _implicit_gemm(
         config.stage_steps * stage_taps * config.m_tiles * mma.parts * WARP * FRAGMENT_BYTES
     )
     stage_bytes = x_bytes + weight_bytes
-    per_step = m * n * mma.terms + m * mma.parts + n * X_INSTRUCTIONS[mma.name] + 12
+    per_step = n * X_INSTRUCTIONS[mma.name] + 12
+    x_wavefronts = n * X_WAVEFRONTS[mma.name]
+    if config.wgmma:
+        # Blocks of 64 rows, each with its fences; tf32x3 adds the sums of a k step itself.
+        per_step += n / 2 * (mma.terms + 6) + (tiles * 4 if mma.name == "tf32x3" else 0)
+        # The weights of an instruction, which four warps share.
+        weight_wavefronts = n / 2 * mma.terms * m * 8 * 32 / 128 / 4
+    else:
+        per_step += tiles * mma.terms + m * mma.parts
+        weight_wavefronts = m * mma.parts * 4
     main.issue = blocks * (
         warps * (300 + steps * per_step) + loads * (stage_bytes / 16 / WARP * 6 + warps * 150)
     )
     main.shared = blocks * (
-        warps * steps * (m * mma.parts * 4 + n * X_WAVEFRONTS[mma.name]) + loads * stage_bytes / 128
+        warps * steps * (weight_wavefronts + x_wavefronts) + loads * stage_bytes / 128
     )
     main.l2 = blocks * loads * stage_bytes
 
@@ -191,15 +202,15 @@ def _implicit_gemm(
     items = -(-config.co_tile // config.sum_channels) * config.rows * config.segment
     per_warp = dtype.accumulator_bytes / 4
     rest.issue = blocks * (
-        slices * (warps * m * n * 5.2 + items / WARP * 70)
+        slices * (warps * tiles * 5.2 + items / WARP * 70)
         + outputs / WARP * (1.5 * slices + 3.0 + 1.6 * taps_w)
     )
-    rest.shared = blocks * per_warp * (warps * m * n * 4 * slices + outputs / WARP * taps_w * 1.3)
+    rest.shared = blocks * per_warp * (warps * tiles * 4 * slices + outputs / WARP * taps_w * 1.3)
     rest.l2 = math.prod(problem.y_shape) * dtype.itemsize
 
-    sums = m * n * 4 * dtype.accumulator_bytes // 4
+    sums = int(tiles * 4) * dtype.accumulator_bytes // 4
     held = blocks_at_a_time(rates, config.threads, sums, layout.total)
-    rate = tensor_rate(rates, mma)
+    rate = tensor_rate(rates, mma, config.wgmma)
     main_times = main.times(rates, dtype, rate)
     rest_times = rest.times(rates, dtype, rate)
     if held > 1:
@@ -210,9 +221,11 @@ def _implicit_gemm(
     return time * _tail(blocks, held * rates.multiprocessors)
 
 
-def tensor_rate(rates: UnitRates, mma: Math) -> float:
+def tensor_rate(rates: UnitRates, mma: Math, wgmma: bool = False) -> float:
     """Return the multiply-adds per second of the instruction behind a math."""
     kind = {"float64": "f64", "tf32": "tf32", "tf32x3": "tf32"}.get(mma.name, "f16")
+    if wgmma:
+        return rates.wgmma_per_second(kind)
     return rates.mma_per_second(kind, "m8n8k4")
 
 

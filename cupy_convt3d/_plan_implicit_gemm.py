@@ -413,7 +413,6 @@ def plan_implicit_gemm(
             CONVT3D_WARP_N_TILES=config.warp_n_tiles,
             CONVT3D_SUM_CHANNELS=_loaded_channels(config),
             **macros,
-            **({"CONVT3D_MAX_THREADS": config.threads} if config.wgmma else {}),
         ),
         grid=min(-(-tiles // _tiles_of_block(tiles)), INDEX32_LIMIT),
         block=config.threads,
