@@ -17,7 +17,10 @@ __device__ inline void run_pipeline(int stages, Index count, const Load& load,
   // The first iterations only fill the pipeline: the loads stand here once.
   int filled = 0;
   int buffer = 0;
-  for (Index s = 1 - stages; s < count; ++s) {
+  Index s = 1 - stages;
+  // At least one iteration, which `do` tells the compiler: else it would copy all sums of the loop
+  // once more, for the case of none.
+  do {
     if (s >= 0) {
       if (stages == 2) {
         wait_for_copies<0>();
@@ -38,5 +41,5 @@ __device__ inline void run_pipeline(int stages, Index count, const Load& load,
     if (s < 0) continue;
     multiply(buffer);
     buffer = buffer + 1 == stages ? 0 : buffer + 1;
-  }
+  } while (++s < count);
 }
