@@ -226,7 +226,6 @@ def plan_depth_to_space(
             CONVT3D_WARP_M_TILES=config.warp_m_tiles,
             CONVT3D_WARP_N_TILES=config.warp_n_tiles,
             **macros,
-            **({"CONVT3D_MAX_THREADS": config.threads} if config.wgmma else {}),
         ),
         grid=min(tiles, INDEX32_LIMIT),
         block=config.threads,
