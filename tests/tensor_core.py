@@ -38,8 +38,9 @@ SHARED_BYTES = 99 * 1024
 WARPS = ((1, 4), (2, 2), (1, 2), (2, 1))
 #: The same where warpgroups multiply.
 WGMMA_WARPS = ((1, 4), (2, 4), (1, 8))
-#: Tiles along m that the host has of wgmma: a problem gets the next that is large enough.
-FEW_WGMMA_TILES = (2, 7, 16)
+#: Tiles along m that the host has of wgmma, beside the most: a problem gets the next that is large
+#: enough.
+FEW_WGMMA_TILES = (2, 7)
 
 DTYPE_OF_MATH = {
     "float16": "float16",
@@ -122,9 +123,7 @@ def widened(
     config: GemmConfig, problem: Problem, dtype: KernelDtype, most: int, shared_bytes: int
 ) -> GemmConfig | None:
     """Return a configuration with tiles along m that the host has, if there is room for them."""
-    tiles = next((t for t in FEW_WGMMA_TILES if config.warp_m_tiles <= t <= most), None)
-    if tiles is None:
-        return None
+    tiles = next(t for t in (*FEW_WGMMA_TILES, most) if config.warp_m_tiles <= t)
     wider = replace(config, warp_m_tiles=tiles)
     return wider if shared_layout(problem, dtype, wider).total <= shared_bytes else None
 
@@ -160,7 +159,7 @@ def all_variants(few: bool) -> Iterator[Variant]:
     """Yield every variant that the choice can pick, or the ``few`` that the host compiles."""
     for math, bits in itertools.product(filter(has_wgmma, MATHS.values()), (32, 64)):
         for most, n_tiles in tiles_of("implicit_gemm", math, bits, few, True):
-            for tile in FEW_WGMMA_TILES if few else WGMMA_TILES:
+            for tile in (*FEW_WGMMA_TILES, most) if few else WGMMA_TILES:
                 for channels in (8, 16):
                     if tile <= most:
                         shape = (tile, n_tiles)
