@@ -13,13 +13,14 @@
 //          memory as [channel][position], x a range of the m tiles
 //   warp   kWarpMTiles x kWarpNTiles tiles of 16 x 8 products at a time, with CONVT3D_WARPGROUPS of
 //          8 x 8, multiplied by wgmma (warpgroup_products.cuh)
-//   rows   where the outputs of each channel of an m tile begin, and its bias, in shared memory
 //   stage  packed weights (pack_depth_to_space.cu) of warps_m * kWarpMTiles m tiles and stage_steps
 //          k steps; `stages` of them in shared memory, filled by cp.async
 //   m tile 16 rows. kw = 2: rows 0 to 7 are 8 output channels at kw = 0, rows 8 to 15 the same at
 //          kw = 1, so that the 4 sums of a lane are 4 consecutive outputs and the 4 lanes of a row
 //          fill whole sectors. kw = 1: 16 output channels, 2 consecutive outputs to a lane.
-//          wgmma: half as many rows and channels. A lane has one position, 8 lanes are consecutive.
+//          wgmma: 8 rows, half as many channels. A lane has one position, and the 8 lanes of a row
+//          have consecutive ones.
+//   rows   where the outputs of each channel of each m tile begin, and its bias: in shared memory
 //
 // x is read once for each range of m tiles, y written once, in full sectors.
 // Determinism: one fixed sum for each output, so results are bit-identical from run to run and for
@@ -287,7 +288,6 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
     const int m_stages = static_cast<int>((end_m - first_m + stage_m - 1) / stage_m);
     const int stage_count = m_stages * k_stages;
     __syncthreads();  // the previous block of work has used its inputs and rows
-    find_rows(rows, m_stages * stage_m, first_m, end_m, bias + group * out_channels, p);
     load_positions(reinterpret_cast<Element*>(shared), sample, p, first_position, volume,
                    k_steps * TensorMath::kStepK);
     Index loaded_m = first_m;
@@ -303,6 +303,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       if (s < stage_count) load_next(s);
       commit_copies();
     }
+    // The barriers of the stages make them visible.
+    find_rows(rows, m_stages * stage_m, first_m, end_m, bias + group * out_channels, p);
 
     int buffer = 0;
     int stage = 0;
