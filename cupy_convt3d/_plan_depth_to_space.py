@@ -25,6 +25,9 @@ from cupy_convt3d._tensor_core import (
     even_share,
 )
 
+#: Bytes of an ``OutputRow`` of the kernel at most.
+OUTPUT_ROW_BYTES = 16
+
 
 @dataclass(frozen=True, slots=True)
 class DepthToSpaceConfig:
@@ -90,13 +93,15 @@ def m_tile_bytes(mma: Math, wgmma: bool) -> int:
 def shared_bytes_of(
     problem: Problem, dtype: KernelDtype, config: DepthToSpaceConfig
 ) -> tuple[int, int, int]:
-    """Return the bytes of a channel's pitch, of all inputs, and of one stage of weights."""
+    """Return the bytes of a channel's pitch, of inputs and output rows, and of one stage."""
     mma = MATHS[config.math]
     k_steps = -(-problem.in_channels_per_group // mma.step_k)
     pitch = channel_pitch(config.positions * dtype.itemsize, dtype)
     stage_m = config.warps_m * config.warp_m_tiles
     stage_bytes = config.stage_steps * stage_m * m_tile_bytes(mma, config.wgmma)
-    return pitch, k_steps * mma.step_k * pitch, stage_bytes
+    block_m = -(-config.part_m_tiles // stage_m) * stage_m
+    rows = block_m * m_tile_rows(config.wgmma) // problem.kernel[2] * OUTPUT_ROW_BYTES
+    return pitch, k_steps * mma.step_k * pitch + rows, stage_bytes
 
 
 def fit_depth_to_space(
@@ -125,15 +130,14 @@ def fit_depth_to_space(
         Whether warpgroups multiply; ``warps`` are then multiples of four along n.
     """
     m_tiles = m_tiles_of(problem, wgmma)
-    most_m_tiles = warp_tiles[0]
+    if wgmma:
+        # Not more than are needed, and the same number in all stages.
+        needed = -(-even_share(m_tiles, warp_tiles[0] * warps[0]) // warps[0])
+        warp_tiles = (min(t for t in WGMMA_TILES if t >= needed), warp_tiles[1])
+    stage_m = warp_tiles[0] * warps[0]
     found = []
     for parts in (1, 2, 4, 8, 16):
         share = -(-m_tiles // parts)
-        if wgmma:
-            # Stages of as many tiles as are needed, and the same number in all.
-            needed = -(-even_share(share, most_m_tiles * warps[0]) // warps[0])
-            warp_tiles = (min(t for t in WGMMA_TILES if t >= needed), warp_tiles[1])
-        stage_m = warp_tiles[0] * warps[0]
         part_m_tiles = -(-share // stage_m) * stage_m
         if parts > 1 and -(-m_tiles // part_m_tiles) < parts:
             break

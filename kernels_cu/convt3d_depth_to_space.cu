@@ -18,7 +18,9 @@
 //   m tile 16 rows. kw = 2: rows 0 to 7 are 8 output channels at kw = 0, rows 8 to 15 the same at
 //          kw = 1, so that the 4 sums of a lane are 4 consecutive outputs and the 4 lanes of a row
 //          fill whole sectors. kw = 1: 16 output channels, 2 consecutive outputs to a lane.
-//          wgmma: half as many rows and channels. A lane has one position, 8 lanes are consecutive.
+//          wgmma: 8 rows, half as many channels. A lane has one position, and the 8 lanes of a row
+//          have consecutive ones.
+//   rows   where the outputs of each channel of each m tile begin, and its bias: in shared memory
 //
 // x is read once for each range of m tiles, y written once, in full sectors.
 // Determinism: one fixed sum for each output, so results are bit-identical from run to run and for
@@ -78,20 +80,86 @@ __device__ inline void load_positions(Element* tile, const Element* __restrict__
   }
 }
 
-/// One m tile: which taps and output channels its rows are.
-struct MTile {
-  Index kd;
-  Index kh;
-  Index first_co;
+/// The outputs of one channel and tap (kd, kh) of an m tile.
+struct OutputRow {
+  Index place;  // in the sample and group, of position 0; negative where there is no such channel
+  Accumulator bias;
 };
 
-__device__ inline MTile m_tile_at(Index index, const Params& p) {
-  MTile tile;
-  Index co_tile;
-  const Index tap = divmod(index, p.gemm.co_tile, &co_tile);
-  tile.kd = divmod(tap, p.gemm.taps_h, &tile.kh);
-  tile.first_co = co_tile * kTileChannels;
-  return tile;
+/// Describes the output rows of consecutive m tiles, [m tile][channel of the tile].
+///
+/// bias  of the group
+__device__ inline void find_rows(OutputRow* rows, int tiles, Index first_m, Index end_m,
+                                 const Element* __restrict__ bias, const Params& p) {
+  const Index out_channels = static_cast<Index>(p.out_channels);
+  const Index output_h = static_cast<Index>(p.axis[1].output);
+  const Index output_w = static_cast<Index>(p.axis[2].output);
+  const Index output_volume = static_cast<Index>(p.axis[0].output) * output_h * output_w;
+  for (int e = static_cast<int>(threadIdx.x); e < tiles * kTileChannels;
+       e += static_cast<int>(blockDim.x)) {
+    const Index m_tile = first_m + e / kTileChannels;
+    Index co_tile;
+    Index kh;
+    const Index kd = divmod(divmod(m_tile, p.gemm.co_tile, &co_tile), p.gemm.taps_h, &kh);
+    const Index co = co_tile * kTileChannels + e % kTileChannels;
+    OutputRow row{-1, {}};
+    if (m_tile < end_m && co < out_channels) {
+      row.place = (kd * output_h + kh) * output_w + co * output_volume;
+      if (p.has_bias) row.bias = to_accumulator(bias[co]);
+    }
+    rows[e] = row;
+  }
+}
+
+/// The positions of a lane in each of its n tiles.
+struct LanePositions {
+  Index place[kWarpNTiles][WarpSums::kPositions];  // in a channel of y, of the first output
+  bool exists[kWarpNTiles][WarpSums::kPositions];
+};
+
+/// Stores the outputs of a warp, kVectors: kOutputs at a time. Returns whether a sum is NaN.
+///
+/// rows  from the lane's first row of the warp's first m tile
+/// y     of the sample and group
+template <bool kVectors>
+__device__ inline bool store_outputs(const WarpSums& sums, const OutputRow* rows,
+                                     const LanePositions& positions, Element* y, const Params& p) {
+  bool any_nan = false;
+#pragma unroll
+  for (int i = 0; i < kWarpMTiles; ++i) {
+    // kw = 2: one channel, outputs (position, kw). kw = 1: two channels, outputs (position).
+#pragma unroll
+    for (int half = 0; half < 2 / kTapsW; ++half) {
+      const OutputRow row = rows[i * kTileChannels + kMTileRows / 2 * half];
+#pragma unroll
+      for (int j = 0; j < kWarpNTiles; ++j) {
+        OutputVector<kOutputs> vector;
+#pragma unroll
+        for (int r = 0; r < kOutputs; ++r) {
+          const Accumulator total = sums.at(i, j, kTapsW == 2 ? r % 2 : half, r / kTapsW);
+          any_nan |= total != total;
+          store(&vector.value[r], finish(total, row.bias, p));
+        }
+        const auto target = [&](int position) {
+          return y + (row.place + positions.place[j][position]);
+        };
+        if constexpr (kVectors) {
+          // Where a lane has two positions they are even in number: both exist or none.
+          if (row.place >= 0 && positions.exists[j][0]) {
+            *reinterpret_cast<OutputVector<kOutputs>*>(target(0)) = vector;
+          }
+        } else {
+#pragma unroll
+          for (int r = 0; r < kOutputs; ++r) {
+            if (row.place >= 0 && positions.exists[j][r / kTapsW]) {
+              target(r / kTapsW)[r % kTapsW] = vector.value[r];
+            }
+          }
+        }
+      }
+    }
+  }
+  return any_nan;
 }
 
 /// Which of a lane's sums: the tile, the half of its rows, the position after the lane's first.
@@ -106,37 +174,25 @@ struct SumPlace {
 constexpr int kSums = kWarpMTiles * kWarpNTiles * 2 * WarpSums::kPositions;
 
 __device__ constexpr SumPlace sum_place(int e) {
-  constexpr int kPositions = WarpSums::kPositions;
-  return {e / kPositions / 2 / kWarpNTiles, e / kPositions / 2 % kWarpNTiles, e / kPositions % 2,
-          e % kPositions};
+  constexpr int kTiles = kWarpMTiles * kWarpNTiles;
+  return {e / kWarpNTiles % kWarpMTiles, e % kWarpNTiles, e / kTiles % 2, e / kTiles / 2};
 }
 
 /// Computes an output again whose sum is NaN.
 ///
-/// row       of the m tile
-/// position  of the input in its sample
-__device__ inline void correct_output(Element* y, const Element* __restrict__ x,
-                                      const Element* __restrict__ weight,
-                                      const Element* __restrict__ bias, const Params& p, Index n,
-                                      Index group, const MTile& tile, int row, Index position) {
-  const Index out_channels = static_cast<Index>(p.out_channels);
-  const Index co = tile.first_co + row % kTileChannels;
-  if (co >= out_channels) return;
-  Accumulator offset{};
-  if (p.has_bias) offset = to_accumulator(bias[group * out_channels + co]);
-  const Index tap[3] = {tile.kd, tile.kh, row / kTileChannels};
+/// y, place  of the sample and group; the output's place there
+__device__ inline void correct_output(Index place, Accumulator bias, Index n, Index group,
+                                      const Element* __restrict__ x,
+                                      const Element* __restrict__ weight, Element* y,
+                                      const Params& p) {
   Index output[3];
-  Index rest = position;
+  Index co = place;
 #pragma unroll
   for (int a = 2; a >= 0; --a) {
-    Index input;
-    rest = divmod(rest, p.axis[a].positions, &input);
-    output[a] = input * static_cast<Index>(p.axis[a].stride) + tap[a];
+    output[a] = co % static_cast<Index>(p.axis[a].output);
+    co /= static_cast<Index>(p.axis[a].output);
   }
-  Index place = co;
-#pragma unroll
-  for (int a = 0; a < 3; ++a) place = place * static_cast<Index>(p.axis[a].output) + output[a];
-  store(y + place, finish(direct_sum(x, weight, p, n, group, co, output), offset, p));
+  store(y + place, finish(direct_sum(x, weight, p, n, group, co, output), bias, p));
 }
 
 extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
@@ -169,6 +225,9 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   int warp_m;
   const int warp_n = place_of_warp(warp, gemm.warps_m, &warp_m);
 
+  OutputRow* const rows =
+      reinterpret_cast<OutputRow*>(shared + k_steps * TensorMath::kStepK * pitch);
+
   for (long long block = blockIdx.x; block < p.tiles; block += gridDim.x) {
     // Ranges of m tiles vary fastest: neighbouring blocks read the same inputs.
     Index rest = static_cast<Index>(block);
@@ -188,9 +247,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
     const Index first_m = m_part * static_cast<Index>(gemm.part_m_tiles);
     const Index end_m = min(first_m + static_cast<Index>(gemm.part_m_tiles), m_tiles);
 
-    // The positions of this lane in each of its tiles, as the places of their first outputs.
-    Index place[kWarpNTiles][WarpSums::kPositions];
-    bool exists[kWarpNTiles][WarpSums::kPositions];
+    LanePositions positions;
     int tile_offset[kWarpNTiles];
 #pragma unroll
     for (int i = 0; i < kWarpNTiles; ++i) {
@@ -199,9 +256,10 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
 #pragma unroll
       for (int r = 0; r < WarpSums::kPositions; ++r) {
         const Index position = first_position + within + WarpSums::first_position(lane) + r;
-        exists[i][r] = position < volume;
+        positions.exists[i][r] = position < volume;
         // The second position may lie in another row, but not where vectors are stored.
-        place[i][r] = r > 0 && vectors ? place[i][0] + r * kTapsW : first_output(p, position);
+        positions.place[i][r] =
+            r > 0 && vectors ? positions.place[i][0] + r * kTapsW : first_output(p, position);
       }
     }
     add_lane_of_positions(lane, pitch, tile_offset);
@@ -229,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
 
     const int m_stages = static_cast<int>((end_m - first_m + stage_m - 1) / stage_m);
     const int stage_count = m_stages * k_stages;
-    __syncthreads();  // the previous block of work has used its inputs
+    __syncthreads();  // the previous block of work has used its inputs and rows
     load_positions(reinterpret_cast<Element*>(shared), sample, p, first_position, volume,
                    k_steps * TensorMath::kStepK);
     Index loaded_m = first_m;
@@ -245,6 +303,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       if (s < stage_count) load_next(s);
       commit_copies();
     }
+    // The barriers of the stages make them visible.
+    find_rows(rows, m_stages * stage_m, first_m, end_m, bias + group * out_channels, p);
 
     int buffer = 0;
     int stage = 0;
@@ -278,48 +338,11 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         buffer = buffer + 1 == gemm.stages ? 0 : buffer + 1;
       }
 
-      const auto sum_at = [&](const SumPlace& at) {
-        return sums.at(at.m, at.n, at.half, at.position);
-      };
-      bool any_nan = false;
-#pragma unroll
-      for (int i = 0; i < kWarpMTiles; ++i) {
-        const Index m_tile = m + warp_m * kWarpMTiles + i;
-        if (m_tile >= end_m) break;
-        const MTile tile = m_tile_at(m_tile, p);
-        Element* const of_taps = group_y + (tile.kd * output_h + tile.kh) * output_w;
-        // kw = 2: one channel, outputs (position, kw). kw = 1: two channels, outputs (position).
-#pragma unroll
-        for (int half = 0; half < 2 / kTapsW; ++half) {
-          const Index co = tile.first_co + WarpSums::first_row(lane) + kMTileRows / 2 * half;
-          if (co >= out_channels) break;
-          Accumulator offset{};
-          if (p.has_bias) offset = to_accumulator(bias[group * out_channels + co]);
-          Element* const of_channel = of_taps + co * output_volume;
-#pragma unroll
-          for (int j = 0; j < kWarpNTiles; ++j) {
-            OutputVector<kOutputs> vector;
-#pragma unroll
-            for (int r = 0; r < kOutputs; ++r) {
-              const Accumulator total = sum_at({i, j, kTapsW == 2 ? r % 2 : half, r / kTapsW});
-              any_nan |= total != total;
-              store(&vector.value[r], finish(total, offset, p));
-            }
-            if (vectors) {
-              // Where a lane has two positions they are even in number: both exist or none.
-              if (exists[j][0]) {
-                *reinterpret_cast<OutputVector<kOutputs>*>(of_channel + place[j][0]) = vector;
-              }
-            } else {
-#pragma unroll
-              for (int r = 0; r < kOutputs; ++r) {
-                if (!exists[j][r / kTapsW]) continue;
-                of_channel[place[j][r / kTapsW] + r % kTapsW] = vector.value[r];
-              }
-            }
-          }
-        }
-      }
+      const OutputRow* const lane_rows =
+          rows + (static_cast<int>(m - first_m) + warp_m * kWarpMTiles) * kTileChannels +
+          WarpSums::first_row(lane);
+      const bool any_nan = vectors ? store_outputs<true>(sums, lane_rows, positions, group_y, p)
+                                   : store_outputs<false>(sums, lane_rows, positions, group_y, p);
       if (any_nan) {
         // Not unrolled, because `direct_sum` is long: a sum is looked for among the registers.
 #pragma unroll 1
@@ -327,18 +350,19 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
           bool is_nan = false;
 #pragma unroll
           for (int q = 0; q < kSums; ++q) {
-            const Accumulator sum = sum_at(sum_place(q));
+            const SumPlace at = sum_place(q);
+            const Accumulator sum = sums.at(at.m, at.n, at.half, at.position);
             is_nan |= e == q && sum != sum;
           }
           if (!is_nan) continue;
           const SumPlace at = sum_place(e);
-          const Index m_tile = m + warp_m * kWarpMTiles + at.m;
-          const int row = WarpSums::first_row(lane) + kMTileRows / 2 * at.half;
+          const OutputRow row =
+              lane_rows[at.m * kTileChannels + (kTapsW == 2 ? 0 : kMTileRows / 2 * at.half)];
           const Index position = first_position + (warp_n * kWarpNTiles + at.n) * 8 +
                                  WarpSums::first_position(lane) + at.position;
-          if (m_tile >= end_m || position >= volume) continue;
-          correct_output(group_y, x, weight, bias, p, n, group, m_tile_at(m_tile, p), row,
-                         position);
+          if (row.place < 0 || position >= volume) continue;
+          const Index place = row.place + first_output(p, position) + (kTapsW == 2 ? at.half : 0);
+          correct_output(place, row.bias, n, group, x, weight, group_y, p);
         }
       }
     }
