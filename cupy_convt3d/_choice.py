@@ -61,8 +61,17 @@ WGMMA_TILES_OF = {
     "bf16x3": ((32, 2), (16, 4), (10, 6), (7, 8)),
 }
 WGMMA_TILES_64 = ((16, 2),)
+#: The same for depth to space.
+DEPTH_TO_SPACE_WGMMA_TILES = {
+    "float16": ((32, 2), (16, 4), (16, 2)),
+    "bfloat16": ((32, 2), (16, 4), (16, 2)),
+    "tf32": ((32, 2), (16, 4), (16, 2)),
+    "tf32x3": ((16, 2), (8, 2)),
+    "bf16x3": ((32, 2), (16, 4), (16, 2)),
+}
 #: Warps of a block along m and n for them.
 WGMMA_WARPS = ((1, 8), (2, 4), (1, 4))
+DEPTH_TO_SPACE_WGMMA_WARPS = ((1, 8), (1, 4))
 
 #: Warps of a block along m and n.
 WARPS = ((1, 8), (1, 6), (1, 4), (1, 2), (2, 4), (2, 3), (2, 2), (4, 2), (4, 1))
@@ -143,6 +152,15 @@ def _tensor_core_candidates(
         for tiles in TILES_64 if wide else DEPTH_TO_SPACE_TILES[dtype.accumulator_bytes]:
             for warps in WARPS:
                 found += fit_depth_to_space(problem, dtype, math, tiles, warps, device.shared_bytes)
+        if device.capability == HOPPER and math.name in WGMMA_TILES_OF:
+            for tiles in WGMMA_TILES_64 if wide else DEPTH_TO_SPACE_WGMMA_TILES[math.name]:
+                # Whole multiprocessors, and halves: the deepest pipeline leaves no room for a
+                # second block.
+                for warps, share in itertools.product(DEPTH_TO_SPACE_WGMMA_WARPS, (1, 2)):
+                    shared_bytes = device.shared_bytes // share
+                    found += fit_depth_to_space(
+                        problem, dtype, math, tiles, warps, shared_bytes, True
+                    )
     steps = (1, 2) if problem.in_channels_per_group > math.step_k else (1,)
     shapes = [
         (tiles, warps, False)
@@ -177,14 +195,16 @@ def can_run(config: Config, problem: Problem, dtype: KernelDtype, device: Device
         return None
     if dtype.name.startswith("complex") or device.capability < TENSOR_CORES:
         return no_candidate(dtype, device)
+    if isinstance(config, GemmConfig | DepthToSpaceConfig) and (
+        config.wgmma and device.capability != HOPPER
+    ):
+        return f"wgmma needs compute capability 9.0, the device has {device.capability / 10}"
     if isinstance(config, DepthToSpaceConfig):
         if not is_depth_to_space(problem):
             return "depth to space needs kernel == stride, at most 2 along W, and no padding"
         _, inputs, stage = shared_bytes_of(problem, dtype, config)
         shared = inputs + config.stages * stage
     else:
-        if config.wgmma and device.capability != HOPPER:
-            return f"wgmma needs compute capability 9.0, the device has {device.capability / 10}"
         shared = shared_layout(problem, dtype, config).total
     if shared > device.shared_bytes:
         return f"it needs {shared} bytes of shared memory, the device has {device.shared_bytes}"

@@ -10,6 +10,7 @@ from typing import Any
 from cupy_convt3d._activation import NO_ACTIVATION, Activation
 from cupy_convt3d._choice import (
     DEPTH_TO_SPACE_TILES,
+    DEPTH_TO_SPACE_WGMMA_TILES,
     GEMM_TILES,
     TILES_64,
     WGMMA_TILES_64,
@@ -18,6 +19,7 @@ from cupy_convt3d._choice import (
 from cupy_convt3d._dtypes import DTYPES, KernelDtype
 from cupy_convt3d._plan import Plan
 from cupy_convt3d._plan_depth_to_space import (
+    DepthToSpaceConfig,
     fit_depth_to_space,
     is_depth_to_space,
     plan_depth_to_space,
@@ -64,8 +66,12 @@ def tiles_of(
     The host compiles for half a minute for each ten of them, so there each math has a ``few``, all
     maths together all of them.
     """
-    if wgmma:
-        tiles = WGMMA_TILES_64 if bits == 64 else WGMMA_TILES_OF[math.name]
+    if wgmma and bits == 64:
+        tiles = WGMMA_TILES_64
+    elif wgmma:
+        tiles = (WGMMA_TILES_OF if kernel == "implicit_gemm" else DEPTH_TO_SPACE_WGMMA_TILES)[
+            math.name
+        ]
     elif bits == 64:
         tiles = TILES_64
     elif kernel == "implicit_gemm":
@@ -112,20 +118,34 @@ def plan_tensor_core(
             if config is not None:
                 return plan_implicit_gemm(problem, dtype, has_bias, config, bits, **keywords)
         else:
-            configs = fit_depth_to_space(problem, dtype, math, tile, warps, shared_bytes)
+            configs = fit_depth_to_space(problem, dtype, math, tile, warps, shared_bytes, wgmma)
             if configs:
                 choice = configs[turn % len(configs)]
+                if wgmma and few:
+                    # These problems are small: there is room for wider tiles.
+                    choice = with_m_tiles(choice, host_tiles(choice.warp_m_tiles, tile[0]))
                 return plan_depth_to_space(problem, dtype, has_bias, choice, bits, **keywords)
     raise AssertionError(f"no configuration of {kernel} fits {problem}")
+
+
+def host_tiles(needed: int, most: int) -> int:
+    """Return the least number of tiles along m that is enough, of those that the host has."""
+    return next(t for t in (*FEW_WGMMA_TILES, most) if needed <= t)
 
 
 def widened(
     config: GemmConfig, problem: Problem, dtype: KernelDtype, most: int, shared_bytes: int
 ) -> GemmConfig | None:
     """Return a configuration with tiles along m that the host has, if there is room for them."""
-    tiles = next(t for t in (*FEW_WGMMA_TILES, most) if config.warp_m_tiles <= t)
-    wider = replace(config, warp_m_tiles=tiles)
+    wider = replace(config, warp_m_tiles=host_tiles(config.warp_m_tiles, most))
     return wider if shared_layout(problem, dtype, wider).total <= shared_bytes else None
+
+
+def with_m_tiles(config: DepthToSpaceConfig, tiles: int) -> DepthToSpaceConfig:
+    """Return a configuration with more tiles along m than it needs."""
+    stage_m = tiles * config.warps_m
+    part_m_tiles = -(-config.part_m_tiles // stage_m) * stage_m
+    return replace(config, warp_m_tiles=tiles, part_m_tiles=part_m_tiles)
 
 
 def kernels_for(problem: Problem) -> list[str]:
@@ -158,12 +178,17 @@ def has_wgmma(math: Math) -> bool:
 def all_variants(few: bool) -> Iterator[Variant]:
     """Yield every variant that the choice can pick, or the ``few`` that the host compiles."""
     for math, bits in itertools.product(filter(has_wgmma, MATHS.values()), (32, 64)):
-        for most, n_tiles in tiles_of("implicit_gemm", math, bits, few, True):
-            for tile in (*FEW_WGMMA_TILES, most) if few else WGMMA_TILES:
-                for channels in (8, 16):
-                    if tile <= most:
-                        shape = (tile, n_tiles)
-                        yield Variant("implicit_gemm", math, bits, shape, 1, channels, True)
+        for kernel in ("implicit_gemm", "depth_to_space"):
+            for most, n_tiles in tiles_of(kernel, math, bits, few, True):
+                sizes = {*FEW_WGMMA_TILES, most} if few else WGMMA_TILES
+                for tile in sorted(t for t in sizes if t <= most):
+                    shape = (tile, n_tiles)
+                    if kernel == "implicit_gemm":
+                        for channels in (8, 16):
+                            yield Variant(kernel, math, bits, shape, 1, channels, True)
+                    else:
+                        for width in (1, 2):
+                            yield Variant(kernel, math, bits, shape, width, 16, True)
     for math, bits in itertools.product(MATHS.values(), (32, 64)):
         for tile in tiles_of("implicit_gemm", math, bits, few):
             for channels in (8, 16):

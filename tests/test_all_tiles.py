@@ -21,7 +21,14 @@ from cupy_convt3d._plan_implicit_gemm import fit_config, plan_implicit_gemm
 from tests import test_kernels
 from tests.executors import run_on_device
 from tests.problems import Case
-from tests.tensor_core import SHARED_BYTES, WGMMA_WARPS, Variant, all_variants, dtype_of
+from tests.tensor_core import (
+    SHARED_BYTES,
+    WGMMA_WARPS,
+    Variant,
+    all_variants,
+    dtype_of,
+    with_m_tiles,
+)
 from tests.test_tensor_core import check_integers, check_normal
 
 pytestmark = pytest.mark.cuda
@@ -62,7 +69,9 @@ def test_tensor_core_tiles(variant: Variant) -> None:
         arguments = (problem, dtype, variant.math, variant.tile, warps, shared_bytes)
         plan: Plan
         if variant.kernel == "depth_to_space":
-            config = fit_depth_to_space(*arguments)[-1]
+            config = fit_depth_to_space(*arguments, wgmma=variant.wgmma)[-1]
+            if variant.wgmma:
+                config = with_m_tiles(config, variant.tile[0])
             plan = plan_depth_to_space(problem, dtype, case.bias, config, variant.bits)
         else:
             gemm = fit_config(*arguments, wgmma=variant.wgmma)

@@ -122,20 +122,20 @@ def plans(case: Case, math: Math, bits: int, turn: int, wgmma: bool = True) -> l
         for kernel in kernels_for(problem)
     ]
     if wgmma and has_wgmma(math):
-        shared_bytes = H100.shared_bytes
-        found.append(
+        found += [
             plan_tensor_core(
-                "implicit_gemm",
+                kernel,
                 problem,
                 math,
                 case.bias,
                 bits,
                 turn,
                 True,
-                shared_bytes=shared_bytes,
+                shared_bytes=H100.shared_bytes,
                 wgmma=True,
             )
-        )
+            for kernel in kernels_for(problem)
+        ]
     return found
 
 

@@ -69,14 +69,17 @@ def _tensor_core_launches(variant: Variant) -> Iterator[Launch]:
         if activation != NO_ACTIVATION and (variant.math.name, variant.tile) != ("tf32x3", (1, 4)):
             continue
         if up:
-            config = fit_depth_to_space(*arguments)[0]
+            config = fit_depth_to_space(*arguments, wgmma=wgmma)[0]
+            if wgmma:
+                config = replace(config, warp_m_tiles=variant.tile[0], part_m_tiles=variant.tile[0])
             plan = plan_depth_to_space(
                 problem, dtype, True, config, variant.bits, activation=activation
             )
         else:
             gemm = fit_config(*arguments, wgmma=wgmma)
             assert gemm is not None
-            gemm = replace(gemm, warp_m_tiles=variant.tile[0])
+            if wgmma:
+                gemm = replace(gemm, warp_m_tiles=variant.tile[0])
             plan = plan_implicit_gemm(
                 problem, dtype, True, gemm, variant.bits, activation=activation
             )
