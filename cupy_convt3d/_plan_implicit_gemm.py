@@ -35,6 +35,8 @@ WGMMA_TILES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28, 32)
 WGMMA_ARCHITECTURE = "90a"
 #: Bytes of an ``OutputTaps`` of the kernel.
 OUTPUT_TAPS_BYTES = 8
+#: Bytes that are kept for a ``RowOutputs`` of the kernel.
+ROW_OUTPUTS_BYTES = 32
 #: Bytes that are kept for the ``BlockTile`` of the kernel.
 BLOCK_TILE_BYTES = 256
 
@@ -84,6 +86,11 @@ class GemmConfig:
     def rows(self) -> int:
         return self.tile_d * self.tile_h
 
+    @property
+    def parts(self) -> int:
+        """Of the output channels, each summed by a thread of its own."""
+        return -(-self.co_tile // self.sum_channels)
+
 
 @dataclass(frozen=True, slots=True)
 class SharedLayout:
@@ -95,6 +102,7 @@ class SharedLayout:
     product_pitch: int
     sums: int
     block_tile: int
+    row_outputs: int
     output_taps: int
     total: int
 
@@ -118,7 +126,8 @@ def shared_layout(problem: Problem, dtype: KernelDtype, config: GemmConfig) -> S
     if config.tap_slice < problem.kernel[2]:
         block_tile += config.co_tile * config.rows * config.segment * dtype.accumulator_bytes
     block_tile += -block_tile % 16
-    output_taps = block_tile + BLOCK_TILE_BYTES
+    row_outputs = block_tile + BLOCK_TILE_BYTES
+    output_taps = row_outputs + ROW_OUTPUTS_BYTES * config.parts * config.pass_rows
     return SharedLayout(
         channel // dtype.itemsize,
         stage_weights,
@@ -126,6 +135,7 @@ def shared_layout(problem: Problem, dtype: KernelDtype, config: GemmConfig) -> S
         product,
         sums,
         block_tile,
+        row_outputs,
         output_taps,
         output_taps + OUTPUT_TAPS_BYTES * config.segment,
     )
@@ -234,7 +244,8 @@ def fit_config(
         trial = replace(config, pass_rows=even_share(config.rows, most_rows))
         if size(trial) <= shared_bytes:
             break
-    return replace(trial, sum_channels=_sum_channels(trial))
+    parted = replace(trial, sum_channels=_sum_channels(trial))
+    return parted if size(parted) <= shared_bytes else trial
 
 
 def _sum_channels(config: GemmConfig) -> int:
@@ -376,6 +387,7 @@ def plan_implicit_gemm(
         ("log2_interleave", interleave),
         ("product_pitch", layout.product_pitch),
         ("output_taps", layout.output_taps),
+        ("row_outputs", layout.row_outputs),
         ("sums", layout.sums),
         ("block_tile", layout.block_tile),
     ):

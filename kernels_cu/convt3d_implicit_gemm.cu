@@ -59,11 +59,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   unsigned char* const shared = dynamic_shared_memory();
   const GemmParams& gemm = p.gemm;
 
-  const Index out_channels = static_cast<Index>(p.out_channels);
   const Index input_w = static_cast<Index>(p.axis[2].input);
-  const Index output_h = static_cast<Index>(p.axis[1].output);
   const Index output_w = static_cast<Index>(p.axis[2].output);
-  const Index output_d = static_cast<Index>(p.axis[0].output);
   const Index kernel_h = static_cast<Index>(p.axis[1].kernel);
   const Index dilation_w = static_cast<Index>(p.axis[2].dilation);
   const Index padding_w = static_cast<Index>(p.axis[2].padding);
@@ -78,8 +75,13 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   const Index stage_taps_h = static_cast<Index>(gemm.stage_taps_h.divisor);
   const int stage_rows_h = static_cast<int>(gemm.x.rows_h.divisor);
   const int pitch = gemm.x.channel_pitch * kElementBytes;
+  const int step_d = static_cast<int>(p.axis[0].input_step);
   const int step_h = static_cast<int>(p.axis[1].input_step);
   const int fragments = step_fragments(p);
+  // From one tap along height to the next.
+  const int tap_bytes_of_x = step_h * tile_w * kElementBytes;
+  const int tap_bytes_of_weights = fragments * static_cast<int>(sizeof(uint4));
+  const unsigned stage_memory = shared_address(shared);
 
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32);
@@ -109,6 +111,10 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       rows_of_tiles(p, warp_n / kWarpsTogether * kTilesTogether, kTilesTogether, rows);
   add_lane_of_positions(lane, pitch, tile_offset);
 
+  // Of the outputs that a thread sums.
+  const int first_item = warp * 32 + interleaved_lane(lane, gemm.log2_interleave);
+  const BoxUnit box_unit = unit_of_box(static_cast<int>(threadIdx.x), gemm.x);
+
   BlockTile* const shared_tile = reinterpret_cast<BlockTile*>(shared + gemm.block_tile);
   // Unsigned: the last block may reach past 2^31.
   const UnsignedIndex tiles = static_cast<UnsignedIndex>(p.tiles);
@@ -122,12 +128,6 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
     const Taps taps_h = tile.taps[1];
     const Index end_output =
         min(tile.output[2] + static_cast<Index>(gemm.segment.divisor), output_w);
-    // Rows outside the input hold zeros: a warp skips the taps that meet no other.
-    const Taps warp_taps[2] = {
-        taps_in_reach(p.axis[0], tile.taps[0].end, tile.lowest[0] + warp_rows.first_d,
-                      warp_rows.end_d - warp_rows.first_d),
-        taps_in_reach(p.axis[1], taps_h.end, tile.lowest[1] + warp_rows.first_h,
-                      warp_rows.end_h - warp_rows.first_h)};
 
     const Index slices = static_cast<Index>(p.axis[2].tap_slices);
     for (Index slice = 0; slice < slices; ++slice) {
@@ -150,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       const uint4* const weights = packed + (tile.weights + slice * shared_tile->slice_fragments);
 
       const auto load_stage = [&](const StageOfK& k, int buffer) {
-        unsigned char* const memory = shared + buffer * gemm.stage_bytes;
+        const unsigned memory = stage_memory + buffer * gemm.stage_bytes;
         const int taps = static_cast<int>(min(stage_taps_h, taps_h.end - k.tap_h));
         Box stage;
         stage.channel = k.step * TensorMath::kStepK;
@@ -158,9 +158,9 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         stage.first[1] = tile.lowest[1] - (k.tap_h + taps - 1) * step_h;
         stage.first[2] = first_input;
         stage.rows_h = tile_h + (taps - 1) * step_h;
-        load_box(reinterpret_cast<Element*>(memory), x + tile.x_offset, gemm.x, stage,
+        load_box(memory, x + tile.x_offset, gemm.x, stage, box_unit,
                  stage_steps * TensorMath::kStepK);
-        uint4* const target = reinterpret_cast<uint4*>(memory + gemm.stage_weights);
+        const unsigned target = memory + gemm.stage_weights;
         const Index kd = k.tap_d * static_cast<Index>(p.axis[0].tap_step);
         const int steps = static_cast<int>(min(static_cast<Index>(stage_steps), k_steps - k.step));
         const uint4* const source =
@@ -171,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
           load_fragments(target, source, steps * taps * fragments);
         } else {
           for (int step = 0; step < steps; ++step) {
-            load_fragments(target + step * taps * fragments,
+            load_fragments(target + step * taps * tap_bytes_of_weights,
                            source + static_cast<long long>(step * tile.taps_h) * fragments,
                            taps * fragments);
           }
@@ -179,22 +179,24 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       };
 
       const auto multiply_stage = [&](const StageOfK& k, int buffer) {
-        if (k.tap_d < warp_taps[0].begin || k.tap_d >= warp_taps[0].end) return;
-        const unsigned x_tile = shared_address(shared + buffer * gemm.stage_bytes);
-        const unsigned stage_weights = x_tile + static_cast<unsigned>(gemm.stage_weights);
+        // Rows outside the input hold zeros: a warp skips the taps that meet no other.
+        if (!warp_rows.meet_input(0, tile.lowest[0] - k.tap_d * step_d)) return;
         const int taps = static_cast<int>(min(stage_taps_h, taps_h.end - k.tap_h));
-        const int first =
-            static_cast<int>(max(warp_taps[1].begin - k.tap_h, static_cast<Index>(0)));
-        const int end = static_cast<int>(min(warp_taps[1].end - k.tap_h, static_cast<Index>(taps)));
         const int steps = static_cast<int>(min(static_cast<Index>(stage_steps), k_steps - k.step));
+        unsigned step_x = stage_memory + buffer * gemm.stage_bytes + (taps - 1) * tap_bytes_of_x;
+        unsigned tap_weights = stage_memory + buffer * gemm.stage_bytes + gemm.stage_weights;
         for (int step = 0; step < steps; ++step) {
-          const unsigned step_x = x_tile + step * TensorMath::kStepK * pitch;
-          for (int tap = first; tap < end; ++tap) {
-            const unsigned tap_x = step_x + (taps - 1 - tap) * step_h * tile_w * kElementBytes;
-            const unsigned tap_weights = stage_weights + static_cast<unsigned>(sizeof(uint4)) *
-                                                             ((step * taps + tap) * fragments);
-            sums_of_warp.add(tap_x, pitch, tile_offset, tap_weights, warp_m, lane);
+          unsigned tap_x = step_x;
+          Index lowest = tile.lowest[1] - k.tap_h * step_h;
+          for (int tap = 0; tap < taps; ++tap) {
+            if (warp_rows.meet_input(1, lowest)) {
+              sums_of_warp.add(tap_x, pitch, tile_offset, tap_weights, warp_m, lane);
+            }
+            tap_x -= tap_bytes_of_x;
+            tap_weights += tap_bytes_of_weights;
+            lowest -= step_h;
           }
+          step_x += TensorMath::kStepK * pitch;
         }
         sums_of_warp.finish();
       };
@@ -217,39 +219,31 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       ChannelVector* const sums = reinterpret_cast<ChannelVector*>(shared + gemm.sums);
       // Loaded again, so that it takes no registers while products are summed.
       const BlockTile tile = *shared_tile;
-      const int co_count = static_cast<int>(
-          min(static_cast<Index>(gemm.co_tile.divisor), out_channels - tile.first_co));
-      const unsigned products = shared_address(shared);
       const int product_bytes = gemm.product_pitch * kSumBytes;
       const int pass_rows = static_cast<int>(gemm.pass_rows.divisor);
-      // Bytes from the start of shared memory to this lane's first product of the warp's first
-      // tile.
-      const int own_product =
-          (8 * warp_n * kWarpNTiles + WarpSums::first_position(lane)) * product_bytes +
-          (warp_m * kWarpMTiles * kMTileRows + WarpSums::first_row(lane)) * kSumBytes;
       const int segment_outputs = static_cast<int>(gemm.segment.divisor);
-      // The same for all rows and channels of an output position.
+      const int sum_channels = static_cast<int>(gemm.sum_channels.divisor);
+      const bool last_slice = slice + 1 == slices;
       OutputTaps* const output_taps = reinterpret_cast<OutputTaps*>(shared + gemm.output_taps);
+      RowOutputs* const row_outputs = reinterpret_cast<RowOutputs*>(shared + gemm.row_outputs);
       const int tap_pitch = static_cast<int>(gemm.co_tile.divisor) * kSumBytes;
       const int tap_bytes = static_cast<int>(p.axis[2].tap_step) * tap_pitch -
                             static_cast<int>(p.axis[2].input_step) * product_bytes;
-      const int row_bytes = tile_w * product_bytes;
-      const int sum_channels = static_cast<int>(gemm.sum_channels.divisor);
-      const int co_tile_size = static_cast<int>(gemm.co_tile.divisor);
-      int remaining;
-      const int parts = divmod(co_count + sum_channels - 1, gemm.sum_channels, &remaining);
       for (int first_row = 0; first_row < rows; first_row += pass_rows) {
-        const int positions = min(pass_rows, rows - first_row) * tile_w;
+        const unsigned positions = min(pass_rows, rows - first_row) * tile_w;
         __syncthreads();  // the stages, or the products of the previous pass, have been used
+        // Of the warp's tiles: their first positions, and their lane's products.
+        int position = 8 * warp_n * kWarpNTiles - first_row * tile_w;
+        unsigned char* own_products =
+            shared + (position + WarpSums::first_position(lane)) * product_bytes +
+            (warp_m * kWarpMTiles * kMTileRows + WarpSums::first_row(lane)) * kSumBytes;
 #pragma unroll
         for (int i = 0; i < kWarpNTiles; ++i) {
-          const int position = 8 * (warp_n * kWarpNTiles + i) - first_row * tile_w;
-          if (position < 0 || position >= positions) continue;
-          sums_of_warp.store(
-              i,
-              reinterpret_cast<Accumulator*>(shared + own_product +
-                                             (8 * i - first_row * tile_w) * product_bytes),
-              gemm.product_pitch);
+          if (static_cast<unsigned>(position) < positions) {
+            sums_of_warp.store(i, reinterpret_cast<Accumulator*>(own_products), gemm.product_pitch);
+          }
+          position += 8;
+          own_products += 8 * product_bytes;
         }
         if (first_row == 0 && tile.finds_taps) {
           for (int place = static_cast<int>(threadIdx.x); place < segment_outputs;
@@ -258,74 +252,83 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
                                                 end_tap, first_input, product_bytes, tap_pitch);
           }
         }
+        for (int line = static_cast<int>(threadIdx.x); line < tile.lines;
+             line += static_cast<int>(blockDim.x)) {
+          row_outputs[line] = outputs_of_line(p, tile, first_row, line);
+        }
         __syncthreads();  // the products of the pass are complete
 
-        const int items = parts * pass_rows * static_cast<int>(gemm.row_places.divisor);
-        for (int e = warp * 32 + interleaved_lane(lane, gemm.log2_interleave); e < items;
-             e += static_cast<int>(blockDim.x)) {
+        for (int e = first_item; e < tile.items; e += static_cast<int>(blockDim.x)) {
           int place;
-          int row;
-          const int part = divmod(divmod(e, gemm.row_places, &place), gemm.pass_rows, &row);
-          int h;
-          const int d = divmod(first_row + row, gemm.tile_h, &h);
-          const Index output_row[2] = {tile.output[0] + d * static_cast<Index>(p.axis[0].stride),
-                                       tile.output[1] + h * static_cast<Index>(p.axis[1].stride)};
-          const Index row_offset =
-              (output_row[0] * output_h + output_row[1]) * output_w + tile.output[2];
-          // The first place of a row is where its first sector of y begins.
-          place -= static_cast<int>(tile.y_offset + row_offset) & gemm.sector_mask;
-          if (place < 0 || tile.output[2] + place >= end_output || first_row + row >= rows ||
-              output_row[0] >= output_d || output_row[1] >= output_h) {
-            continue;
-          }
+          const int line = divmod(e, gemm.row_places, &place);
+          const RowOutputs outputs = row_outputs[line];
+          place -= outputs.skipped;
+          if (static_cast<unsigned>(place) >= static_cast<unsigned>(outputs.count)) continue;
           const OutputTaps taps = output_taps[place];
-          const unsigned first_product =
-              products + static_cast<unsigned>(row * row_bytes) + taps.first;
-          const OutputRow target{tile.n,
-                                 tile.group,
-                                 {output_row[0], output_row[1], tile.output[2] + place},
-                                 y + tile.y_offset + (row_offset + place),
-                                 tile.output_volume};
-          // Of the slices so far.
-          const auto kept_sums = [&](int channel) {
-            const int position = (first_row + row) * segment_outputs + place;
-            return sums + (position * co_tile_size + channel) / kSumChannels;
-          };
-          const int end_channel = min((part + 1) * sum_channels, co_count);
-          for (int channel = part * sum_channels; channel < end_channel; channel += kSumChannels) {
-            const int channels = min(end_channel - channel, kSumChannels);
+          unsigned products = stage_memory + outputs.products;
+          Element* target = y + tile.y_offset + (outputs.offset + place);
+          const int end_channel = min(outputs.first_channel + sum_channels, tile.co_count);
+          int channel = outputs.first_channel;
+          do {
+            unsigned source = products + taps.first;
+            unsigned last = products + taps.last;
             ChannelVector total;
-            unsigned source = first_product + static_cast<unsigned>(channel * kSumBytes);
             load_products(source, total.channel);
-            int left = taps.count;
-            if (__builtin_expect((left == 0) | (slice > 0), false)) {
+            // Of the slices so far.
+            const auto kept_sums = [&] {
+              int row;
+              divmod(hidden(line), gemm.pass_rows, &row);
+              const int position =
+                  (first_row + row) * static_cast<int>(gemm.segment.divisor) + place;
+              return sums +
+                     (position * static_cast<int>(gemm.co_tile.divisor) + channel) / kSumChannels;
+            };
+            const bool none = taps.last == OutputTaps::kNone;
+            if (__builtin_expect(none | (slice > 0), false)) {
+              ChannelVector kept;
 #pragma unroll
-              for (int c = 0; c < kSumChannels; ++c) total.channel[c] = empty;
-              if (slice > 0) total = *kept_sums(channel);
-            } else {
-              source += tap_bytes;
-              --left;
+              for (int c = 0; c < kSumChannels; ++c) kept.channel[c] = empty;
+              if (slice > 0) kept = *kept_sums();
+              if (none) {
+                total = kept;
+                last = source;
+              } else {
+                total = kept + total;
+              }
             }
 #pragma unroll 1
-            for (; left > 0; --left) {
+            while (source != last) {
+              source += tap_bytes;
               ChannelVector value;
               load_products(source, value.channel);
-#pragma unroll
-              for (int c = 0; c < kSumChannels; ++c) {
-                total.channel[c] = total.channel[c] + value.channel[c];
-              }
-              source += tap_bytes;
+              total = total + value;
             }
-            if (slice + 1 < slices) {
-              *kept_sums(channel) = total;
-            } else if (channels == kSumChannels) {
-              store_channels<true>(total, target, tile.first_co, channel, channels, x, weight, bias,
-                                   p);
+            if (!last_slice) {
+              *kept_sums() = total;
             } else {
-              store_channels<false>(total, target, tile.first_co, channel, channels, x, weight,
-                                    bias, p);
+              const auto direct = [&](int c) {
+                int row;
+                divmod(hidden(line), gemm.pass_rows, &row);
+                Index at[3];
+                output_of_row(p, tile, first_row + row, at);
+                at[2] += hidden(place);
+                return direct_sum(x, weight, p, tile.n, tile.group, tile.first_co + channel + c,
+                                  at);
+              };
+              const int channels = end_channel - channel;
+              const Index first_bias = tile.first_bias + channel;
+              if (channels >= kSumChannels) {
+                store_channels<true>(total, kSumChannels, target, tile.output_volume, bias,
+                                     first_bias, direct, p);
+              } else {
+                store_channels<false>(total, channels, target, tile.output_volume, bias, first_bias,
+                                      direct, p);
+              }
             }
-          }
+            channel += kSumChannels;
+            products += kSumChannels * kSumBytes;
+            target += kSumChannels * tile.output_volume;
+          } while (channel < end_channel);
         }
       }
     }

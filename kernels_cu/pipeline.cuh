@@ -22,10 +22,10 @@ __device__ inline void run_pipeline(int stages, Index count, const Load& load,
   // once more, for the case of none.
   do {
     if (s >= 0) {
-      if (stages == 2) {
-        wait_for_copies<0>();
-      } else if (stages == 3) {
+      if (stages == 3) {
         wait_for_copies<1>();
+      } else if (stages == 2) {
+        wait_for_copies<0>();
       } else {
         wait_for_copies<2>();
       }
