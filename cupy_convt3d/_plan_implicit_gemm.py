@@ -23,7 +23,7 @@ from cupy_convt3d._tensor_core import (
     even_share,
     up_to_8,
 )
-from cupy_convt3d._unit_rates import SECTOR
+from cupy_convt3d._unit_rates import H100_SXM, SECTOR
 
 #: What the output channels of a block are a multiple of.
 SUM_CHANNELS = 8
@@ -37,6 +37,8 @@ WGMMA_ARCHITECTURE = "90a"
 OUTPUT_TAPS_BYTES = 8
 #: Bytes that are kept for a ``RowOutputs`` of the kernel.
 ROW_OUTPUTS_BYTES = 32
+#: Waves of blocks that a grid has at least if blocks compute several tiles.
+LEAST_WAVES = 5
 #: Bytes that are kept for the ``BlockTile`` of the kernel.
 BLOCK_TILE_BYTES = 256
 
@@ -281,13 +283,26 @@ def _loaded_channels(config: GemmConfig) -> int:
     return 16 if gcd(config.co_tile, config.sum_channels) % 16 == 0 else 8
 
 
-def _tiles_of_block(tiles: int) -> int:
-    """Return how many tiles a block computes one after the other.
+def _grid(tiles: int, threads: int, shared_bytes: int) -> int:
+    """Return the blocks that share the tiles: block b computes tiles b, b + grid, ...
 
-    That saves what a block works out once; blocks enough for many waves keep the card busy to the
-    end.
+    Several tiles of a block share what it works out once; blocks enough for several waves keep the
+    card busy to the end. The waves are those of an H100; results do not depend on them.
     """
-    return min(4, max(1, tiles // 8192))
+    resident = max(1, H100_SXM.blocks_per_multiprocessor(threads, 255, shared_bytes))
+    at_a_time = resident * H100_SXM.multiprocessors
+
+    def blocks(share: int) -> int:
+        # An odd number: with an even one, a block would always get the same phases, and so always
+        # much work or always little.
+        return min(tiles, -(-tiles // share) | 1)
+
+    def time(share: int) -> float:
+        # What a block works out once takes about a tenth of a tile.
+        return -(-blocks(share) // at_a_time) * (share + 0.1)
+
+    most = max(1, tiles // (LEAST_WAVES * at_a_time))
+    return blocks(min(range(1, most + 1), key=time))
 
 
 def plan_implicit_gemm(
@@ -427,7 +442,7 @@ def plan_implicit_gemm(
             **macros,
             **({"CONVT3D_MAX_THREADS": config.threads} if config.wgmma else {}),
         ),
-        grid=min(-(-tiles // _tiles_of_block(tiles)), INDEX32_LIMIT),
+        grid=min(_grid(tiles, config.threads, layout.total), INDEX32_LIMIT),
         block=config.threads,
         shared_bytes=layout.total,
         params=launch_params(params),
