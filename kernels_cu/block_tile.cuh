@@ -39,6 +39,15 @@ __device__ inline int step_fragments(const Params& p) {
   return p.gemm.m_tiles * TensorMath::kParts * 32;
 }
 
+/// The taps along W that a block multiplies at a time.
+struct TapSlice {
+  Index first_tap;
+  Index end_tap;
+  Index first_input;  // along W that the outputs meet by them, moved down to a multiple of 8
+  Index stages;       // 0 if there is none
+  long long weights;  // fragments before those of tap 0 of the phase
+};
+
 /// What a block computes at a time. Worked out by one thread: the others only read it.
 struct alignas(16) BlockTile {
   Index n;
@@ -56,6 +65,7 @@ struct alignas(16) BlockTile {
   long long y_offset;         // of the first output channel
   Index output_volume;
   Index first_bias;
+  TapSlice slice;
   // Of a pass of the epilogue: its rows, for each part of the channels, and all places of those.
   int lines;
   int items;
@@ -129,6 +139,29 @@ __device__ inline BlockTile block_tile(Index index, const Params& p) {
   tile.finds_taps = index == static_cast<Index>(blockIdx.x) || p.axis[2].tap_slices > 1 ||
                     gemm.segments.divisor > 1;
   return tile;
+}
+
+/// Returns a slice of the taps along W.
+__device__ inline TapSlice tap_slice(const Params& p, const BlockTile& tile, Index slice) {
+  const AxisParams& axis = p.axis[2];
+  const Index padding = static_cast<Index>(axis.padding);
+  const Index dilation = static_cast<Index>(axis.dilation);
+  const Index size = static_cast<Index>(axis.tap_slice);
+  TapSlice taps;
+  taps.first_tap = slice * size;
+  taps.end_tap = min(taps.first_tap + size, static_cast<Index>(axis.kernel));
+  const Index end_output = min(tile.output[2] + static_cast<Index>(p.gemm.segment.divisor),
+                               static_cast<Index>(axis.output));
+  const Index lowest = tile.output[2] + padding - (taps.end_tap - 1) * dilation;
+  const Index highest = end_output - 1 + padding - taps.first_tap * dilation;
+  Index remainder;
+  // A multiple of 8 for wide copies.
+  taps.first_input = divmod(max(lowest, static_cast<Index>(0)), axis.stride_divmod, &remainder) &
+                     ~static_cast<Index>(7);
+  const bool has_inputs = taps.first_input < static_cast<Index>(axis.input) && highest >= 0;
+  taps.stages = has_inputs ? tile.stages : 0;
+  taps.weights = tile.weights + slice * tile.slice_fragments;
+  return taps;
 }
 
 /// Returns the coordinates of the first output of a row of a block.

@@ -59,12 +59,10 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   unsigned char* const shared = dynamic_shared_memory();
   const GemmParams& gemm = p.gemm;
 
-  const Index input_w = static_cast<Index>(p.axis[2].input);
-  const Index output_w = static_cast<Index>(p.axis[2].output);
-  const Index kernel_h = static_cast<Index>(p.axis[1].kernel);
-  const Index dilation_w = static_cast<Index>(p.axis[2].dilation);
-  const Index padding_w = static_cast<Index>(p.axis[2].padding);
   const Index k_steps = k_steps_of(p);
+  // Of the packed weights, from one tap of a phase along depth to the next.
+  const Index tap_d_steps =
+      static_cast<Index>(p.axis[0].tap_step) * static_cast<Index>(p.axis[1].kernel) * k_steps;
   const Accumulator empty = empty_sum(p);
 
   const int tile_d = static_cast<int>(p.axis[0].tile);
@@ -119,35 +117,21 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   // Unsigned: the last block may reach past 2^31.
   const UnsignedIndex tiles = static_cast<UnsignedIndex>(p.tiles);
   for (UnsignedIndex index = blockIdx.x; index < tiles; index += gridDim.x) {
-    __syncthreads();  // the products and the description of the previous tile have been used
-    if (threadIdx.x == 0) {
-      *shared_tile = block_tile(static_cast<Index>(index), p);
-    }
-    __syncthreads();  // the description is complete
-    const BlockTile tile = *shared_tile;
-    const Taps taps_h = tile.taps[1];
-    const Index end_output =
-        min(tile.output[2] + static_cast<Index>(gemm.segment.divisor), output_w);
-
     const Index slices = static_cast<Index>(p.axis[2].tap_slices);
     for (Index slice = 0; slice < slices; ++slice) {
-      const Index first_tap = slice * static_cast<Index>(p.axis[2].tap_slice);
-      const Index end_tap = min(first_tap + static_cast<Index>(p.axis[2].tap_slice),
-                                static_cast<Index>(p.axis[2].kernel));
-      Index remainder;
-      // The first input that the segment needs, moved down to a multiple of 8 for wide copies.
-      const Index lowest = tile.output[2] + padding_w - (end_tap - 1) * dilation_w;
-      const Index first_input =
-          (lowest > 0 ? divmod(lowest, p.axis[2].stride_divmod, &remainder) : 0) &
-          ~static_cast<Index>(7);
-      const bool has_inputs =
-          first_input < input_w && end_output - 1 + padding_w - first_tap * dilation_w >= 0;
+      __syncthreads();  // the products and the description of the previous slice have been used
+      if (threadIdx.x == 0) {
+        if (slice == 0) *shared_tile = block_tile(static_cast<Index>(index), p);
+        shared_tile->slice = tap_slice(p, *shared_tile, slice);
+      }
+      __syncthreads();  // the description is complete
+      const BlockTile tile = *shared_tile;
+      const Taps taps_h = tile.taps[1];
 
       WarpSums sums_of_warp;
       sums_of_warp.fill(empty);
 
-      const Index stage_count = has_inputs ? tile.stages : 0;
-      const uint4* const weights = packed + (tile.weights + slice * shared_tile->slice_fragments);
+      const uint4* const weights = packed + tile.slice.weights;
 
       const auto load_stage = [&](const StageOfK& k, int buffer) {
         const unsigned memory = stage_memory + buffer * gemm.stage_bytes;
@@ -156,16 +140,15 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         stage.channel = k.step * TensorMath::kStepK;
         stage.first[0] = tile.lowest[0] - k.tap_d * static_cast<Index>(p.axis[0].input_step);
         stage.first[1] = tile.lowest[1] - (k.tap_h + taps - 1) * step_h;
-        stage.first[2] = first_input;
+        stage.first[2] = tile.slice.first_input;
         stage.rows_h = tile_h + (taps - 1) * step_h;
         load_box(memory, x + tile.x_offset, gemm.x, stage, box_unit,
                  stage_steps * TensorMath::kStepK);
         const unsigned target = memory + gemm.stage_weights;
-        const Index kd = k.tap_d * static_cast<Index>(p.axis[0].tap_step);
         const int steps = static_cast<int>(min(static_cast<Index>(stage_steps), k_steps - k.step));
         const uint4* const source =
             weights +
-            static_cast<long long>(kd * kernel_h * k_steps + k.step * tile.taps_h + k.tap_h) *
+            static_cast<long long>(k.tap_d * tap_d_steps + k.step * tile.taps_h + k.tap_h) *
                 fragments;
         if (taps == tile.taps_h) {
           load_fragments(target, source, steps * taps * fragments);
@@ -204,9 +187,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       StageOfK loaded{tile.taps[0].begin, 0, taps_h.begin};
       StageOfK used = loaded;
       const auto next = [&](StageOfK& k) { k.advance(taps_h, stage_taps_h, stage_steps, k_steps); };
-      if (slice > 0) __syncthreads();  // the products of the previous slice have been used
       run_pipeline<kWarpgroups>(
-          gemm.stages, stage_count,
+          gemm.stages, tile.slice.stages,
           [&](int buffer) {
             load_stage(loaded, buffer);
             next(loaded);
@@ -218,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
 
       ChannelVector* const sums = reinterpret_cast<ChannelVector*>(shared + gemm.sums);
       // Loaded again, so that it takes no registers while products are summed.
-      const BlockTile tile = *shared_tile;
+      const BlockTile output_tile = *shared_tile;
       const int product_bytes = gemm.product_pitch * kSumBytes;
       const int pass_rows = static_cast<int>(gemm.pass_rows.divisor);
       const int segment_outputs = static_cast<int>(gemm.segment.divisor);
@@ -245,20 +227,21 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
           position += 8;
           own_products += 8 * product_bytes;
         }
-        if (first_row == 0 && tile.finds_taps) {
+        if (first_row == 0 && output_tile.finds_taps) {
           for (int place = static_cast<int>(threadIdx.x); place < segment_outputs;
                place += static_cast<int>(blockDim.x)) {
-            output_taps[place] = taps_of_output(p.axis[2], tile.output[2] + place, first_tap,
-                                                end_tap, first_input, product_bytes, tap_pitch);
+            output_taps[place] = taps_of_output(
+                p.axis[2], output_tile.output[2] + place, output_tile.slice.first_tap,
+                output_tile.slice.end_tap, output_tile.slice.first_input, product_bytes, tap_pitch);
           }
         }
-        for (int line = static_cast<int>(threadIdx.x); line < tile.lines;
+        for (int line = static_cast<int>(threadIdx.x); line < output_tile.lines;
              line += static_cast<int>(blockDim.x)) {
-          row_outputs[line] = outputs_of_line(p, tile, first_row, line);
+          row_outputs[line] = outputs_of_line(p, output_tile, first_row, line);
         }
         __syncthreads();  // the products of the pass are complete
 
-        for (int e = first_item; e < tile.items; e += static_cast<int>(blockDim.x)) {
+        for (int e = first_item; e < output_tile.items; e += static_cast<int>(blockDim.x)) {
           int place;
           const int line = divmod(e, gemm.row_places, &place);
           const RowOutputs outputs = row_outputs[line];
@@ -266,9 +249,9 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
           if (static_cast<unsigned>(place) >= static_cast<unsigned>(outputs.count)) continue;
           const OutputTaps taps = output_taps[place];
           unsigned products = stage_memory + outputs.products;
-          Element* target = y + tile.y_offset + (outputs.offset + place);
-          const int end_channel = min(outputs.first_channel + sum_channels, tile.co_count);
+          Element* target = y + output_tile.y_offset + (outputs.offset + place);
           int channel = outputs.first_channel;
+          const int end_channel = min(channel + sum_channels, output_tile.co_count);
           do {
             unsigned source = products + taps.first;
             unsigned last = products + taps.last;
@@ -290,11 +273,13 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
               for (int c = 0; c < kSumChannels; ++c) kept.channel[c] = empty;
               if (slice > 0) kept = *kept_sums();
               if (none) {
-                total = kept;
                 last = source;
               } else {
-                total = kept + total;
+                // Loaded again, so that the others need not keep it apart from the sum.
+                load_products(source, total.channel);
+                kept = kept + total;
               }
+              total = kept;
             }
 #pragma unroll 1
             while (source != last) {
@@ -310,24 +295,24 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
                 int row;
                 divmod(hidden(line), gemm.pass_rows, &row);
                 Index at[3];
-                output_of_row(p, tile, first_row + row, at);
+                output_of_row(p, output_tile, first_row + row, at);
                 at[2] += hidden(place);
-                return direct_sum(x, weight, p, tile.n, tile.group, tile.first_co + channel + c,
-                                  at);
+                return direct_sum(x, weight, p, output_tile.n, output_tile.group,
+                                  output_tile.first_co + channel + c, at);
               };
               const int channels = end_channel - channel;
-              const Index first_bias = tile.first_bias + channel;
+              const Index first_bias = output_tile.first_bias + channel;
               if (channels >= kSumChannels) {
-                store_channels<true>(total, kSumChannels, target, tile.output_volume, bias,
+                store_channels<true>(total, kSumChannels, target, output_tile.output_volume, bias,
                                      first_bias, direct, p);
               } else {
-                store_channels<false>(total, channels, target, tile.output_volume, bias, first_bias,
-                                      direct, p);
+                store_channels<false>(total, channels, target, output_tile.output_volume, bias,
+                                      first_bias, direct, p);
               }
             }
             channel += kSumChannels;
             products += kSumChannels * kSumBytes;
-            target += kSumChannels * tile.output_volume;
+            target += kSumChannels * output_tile.output_volume;
           } while (channel < end_channel);
         }
       }

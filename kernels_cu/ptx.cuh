@@ -40,8 +40,8 @@ __device__ inline unsigned floats_to_bfloat16x2(float low, float high) {
   return bits;
 }
 
-/// Returns a number of which the compiler knows nothing, so that what depends on it is not computed
-/// ahead, where it may not be needed.
+/// Returns a value of which the compiler knows nothing: what depends on it is neither computed
+/// ahead, where it may not be needed, nor merged with other computations.
 __device__ inline int hidden(int value) {
   asm volatile("" : "+r"(value));
   return value;

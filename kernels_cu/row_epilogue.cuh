@@ -95,8 +95,8 @@ struct alignas(16) RowOutputs {
   Index offset;       // of the first, from the first output of the block's first channel
   unsigned products;  // bytes before those of the row
   int count;          // 0 where the row does not exist
-  short skipped;      // places before the first output, from where its sector of y begins
-  short first_channel;
+  int skipped;        // places before the first output, from where its sector of y begins
+  int first_channel;
 };
 static_assert(sizeof(RowOutputs) <= 32, "cupy_convt3d/_plan_implicit_gemm.py keeps 32 bytes");
 
@@ -122,8 +122,8 @@ __device__ inline RowOutputs outputs_of_line(const Params& p, const BlockTile& t
   outputs.count =
       exists ? static_cast<int>(min(static_cast<Index>(gemm.segment.divisor), output_w - at[2]))
              : 0;
-  outputs.skipped = static_cast<short>(static_cast<int>(tile.y_offset + first) & gemm.sector_mask);
-  outputs.first_channel = static_cast<short>(first_channel);
+  outputs.skipped = static_cast<int>(tile.y_offset + first) & gemm.sector_mask;
+  outputs.first_channel = first_channel;
   return outputs;
 }
 

@@ -52,6 +52,22 @@ __device__ inline BoxUnit unit_of_box(int e, const BoxCopy& copy) {
   return unit;
 }
 
+/// Calls `next`, which adds `together` to `channel`, until that reaches `end`: four times in a row
+/// as long as possible, because the loop costs as much as a copy.
+template <class Next>
+__device__ inline void for_each_channel(const int& channel, int end, int together,
+                                        const Next& next) {
+#pragma unroll 1
+  while (channel + 3 * together < end) {
+    next();
+    next();
+    next();
+    next();
+  }
+#pragma unroll 1
+  while (channel < end) next();
+}
+
 /// Copies kBytes of every copy_channels-th channel, from `channel` up; zeros if not `inside`, and
 /// past the `existing` channels.
 ///
@@ -66,17 +82,19 @@ __device__ inline void copy_channels_of(unsigned target, const Element* source, 
   const Index source_step = inside ? static_cast<Index>(copy.source_step) : 0;
   if constexpr (kBytes >= 4) {
     const int bytes = inside ? kBytes : 0;
-#pragma unroll 1
-    for (; channel < existing; channel += together) {
+    const auto copy_next = [&] {
       copy_async<kBytes>(target, source, bytes);
       source += source_step;
       target += target_step;
-    }
-#pragma unroll 1
-    for (; channel < channels; channel += together) {
+      channel += together;
+    };
+    const auto clear_next = [&] {
       copy_async<kBytes>(target, source, 0);
       target += target_step;
-    }
+      channel += together;
+    };
+    for_each_channel(channel, existing, together, copy_next);
+    for_each_channel(channel, channels, together, clear_next);
   } else {
     unsigned char* const memory = dynamic_shared_memory();
     Element* to = reinterpret_cast<Element*>(memory + (target - shared_address(memory)));
