@@ -128,7 +128,7 @@ def shared_layout(problem: Problem, dtype: KernelDtype, config: GemmConfig) -> S
     if config.tap_slice < problem.kernel[2]:
         block_tile += config.co_tile * config.rows * config.segment * dtype.accumulator_bytes
     block_tile += -block_tile % 16
-    row_outputs = block_tile + BLOCK_TILE_BYTES
+    row_outputs = block_tile + 2 * BLOCK_TILE_BYTES
     output_taps = row_outputs + ROW_OUTPUTS_BYTES * config.parts * config.pass_rows
     return SharedLayout(
         channel // dtype.itemsize,

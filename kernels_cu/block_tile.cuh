@@ -41,6 +41,7 @@ __device__ inline int step_fragments(const Params& p) {
 
 /// The taps along W that a block multiplies at a time.
 struct TapSlice {
+  Index index;
   Index first_tap;
   Index end_tap;
   Index first_input;  // along W that the outputs meet by them, moved down to a multiple of 8
@@ -148,6 +149,7 @@ __device__ inline TapSlice tap_slice(const Params& p, const BlockTile& tile, Ind
   const Index dilation = static_cast<Index>(axis.dilation);
   const Index size = static_cast<Index>(axis.tap_slice);
   TapSlice taps;
+  taps.index = slice;
   taps.first_tap = slice * size;
   taps.end_tap = min(taps.first_tap + size, static_cast<Index>(axis.kernel));
   const Index end_output = min(tile.output[2] + static_cast<Index>(p.gemm.segment.divisor),
