@@ -60,8 +60,13 @@ def build(source: str, name: str, options: tuple[str, ...], architecture: str) -
         program = nvrtc.createProgram(source, name, (), ())
         try:
             nvrtc.compileProgram(program, options)
-            result: bytes = (nvrtc.getCUBIN if kind == "sm" else nvrtc.getPTX)(program)
-            return result
+            if kind == "compute":
+                ptx: bytes = nvrtc.getPTX(program)
+                return ptx
+            # CuPy drops the last byte, a zero, as if it ended a text. Without it the driver would
+            # find the file cut; after a whole one a zero does no harm.
+            cubin: bytes = nvrtc.getCUBIN(program)
+            return cubin + b"\0"
         except nvrtc.NVRTCError as error:
             log = nvrtc.getProgramLog(program).rstrip("\0")
             raise BuildError(f"NVRTC {_dotted(version)} for {target}: {log or error}") from error

@@ -51,11 +51,26 @@ DEPTH_TO_SPACE_TILES = {4: ((1, 4), (2, 4), (4, 4)), 8: ((1, 4), (2, 4))}
 #: Both with 64-bit indices, which take more registers.
 TILES_64 = ((1, 4), (2, 4))
 
+#: Most tiles of a warp of 8 x 8 products along m, and tiles along n, of the implicit GEMM by wgmma;
+#: where a problem needs fewer along m, it gets them.
+WGMMA_TILES_OF = {
+    "float16": ((32, 2), (16, 4), (10, 6), (7, 8)),
+    "bfloat16": ((32, 2), (16, 4), (10, 6), (7, 8)),
+    "tf32": ((32, 2), (16, 4), (10, 6), (7, 8)),
+    "tf32x3": ((20, 2), (14, 4), (10, 6), (8, 8)),
+    "bf16x3": ((32, 2), (16, 4), (10, 6), (7, 8)),
+}
+WGMMA_TILES_64 = ((16, 2),)
+#: Warps of a block along m and n for them.
+WGMMA_WARPS = ((1, 8), (2, 4), (1, 4))
+
 #: Warps of a block along m and n.
 WARPS = ((1, 8), (1, 6), (1, 4), (1, 2), (2, 4), (2, 3), (2, 2), (4, 2), (4, 1))
 
 #: Least compute capability of the tensor-core kernels: that of mma.sync and cp.async.
 TENSOR_CORES = 80
+#: The compute capability that has wgmma.
+HOPPER = 90
 
 
 @functools.lru_cache(maxsize=1024)
@@ -129,16 +144,27 @@ def _tensor_core_candidates(
             for warps in WARPS:
                 found += fit_depth_to_space(problem, dtype, math, tiles, warps, device.shared_bytes)
     steps = (1, 2) if problem.in_channels_per_group > math.step_k else (1,)
-    for tiles, warps, stages, stage_steps in itertools.product(
-        TILES_64 if wide else GEMM_TILES[math.name], WARPS, (3, 2), steps
-    ):
+    shapes = [
+        (tiles, warps, False)
+        for tiles in (TILES_64 if wide else GEMM_TILES[math.name])
+        for warps in WARPS
+    ]
+    if device.capability == HOPPER:
+        shapes += [
+            (tiles, warps, True) for tiles in _wgmma_tiles(math, wide) for warps in WGMMA_WARPS
+        ]
+    for (tiles, warps, wgmma), stages, stage_steps in itertools.product(shapes, (3, 2), steps):
         config = fit_config(
-            problem, dtype, math, tiles, warps, device.shared_bytes, stages, stage_steps
+            problem, dtype, math, tiles, warps, device.shared_bytes, stages, stage_steps, wgmma
         )
         # Several depths of the pipeline may shrink to the same.
         if config is not None and config not in found:
             found.append(config)
     return found
+
+
+def _wgmma_tiles(math: Math, wide: bool) -> tuple[tuple[int, int], ...]:
+    return () if math.name == "float64" else WGMMA_TILES_64 if wide else WGMMA_TILES_OF[math.name]
 
 
 def can_run(config: Config, problem: Problem, dtype: KernelDtype, device: Device) -> str | None:
@@ -157,6 +183,8 @@ def can_run(config: Config, problem: Problem, dtype: KernelDtype, device: Device
         _, inputs, stage = shared_bytes_of(problem, dtype, config)
         shared = inputs + config.stages * stage
     else:
+        if config.wgmma and device.capability != HOPPER:
+            return f"wgmma needs compute capability 9.0, the device has {device.capability / 10}"
         shared = shared_layout(problem, dtype, config).total
     if shared > device.shared_bytes:
         return f"it needs {shared} bytes of shared memory, the device has {device.shared_bytes}"

@@ -29,7 +29,7 @@ from cupy_convt3d._plan_implicit_gemm import GemmConfig, shared_layout
 from cupy_convt3d._plan_scatter import TILES as SCATTER_TILES
 from cupy_convt3d._plan_scatter import ScatterConfig
 from cupy_convt3d._problem import Problem
-from cupy_convt3d._tensor_core import FRAGMENT_BYTES, MATHS, WARP, Math
+from cupy_convt3d._tensor_core import FRAGMENT_BYTES, MATHS, WARP, WGMMA_ROWS, Math
 from cupy_convt3d._unit_rates import SECTOR, UnitRates
 
 Config = GatherConfig | ScatterConfig | GemmConfig | DepthToSpaceConfig
@@ -136,6 +136,35 @@ def blocks_at_a_time(rates: UnitRates, threads: int, sums: int, shared: int) -> 
     return max(1, rates.blocks_per_multiprocessor(threads, registers, shared))
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The work of one warp for one k step of one tap; ``tiles`` of 16 x 8 sums."""
+
+    tiles: int
+    tensor: float
+    issue: float
+    shared: float
+
+
+def _step_of_warp(config: GemmConfig | DepthToSpaceConfig) -> _Step:
+    mma = MATHS[config.math]
+    m, n = config.warp_m_tiles, config.warp_n_tiles
+    # Both kinds load x into registers.
+    issue = n * X_INSTRUCTIONS[mma.name] + 12
+    shared = n * X_WAVEFRONTS[mma.name]
+    if config.wgmma:
+        blocks, tiles = n // 2, m * (n // 2)
+        # A block of 64 rows with its fences; tf32x3 adds the sums of a k step itself.
+        issue += blocks * (mma.terms + 6) + (tiles * 4 if mma.name == "tf32x3" else 0)
+        # Four warps share the weights of an instruction.
+        shared += blocks * mma.terms * m * WGMMA_ROWS * 32 / 128 / 4
+    else:
+        tiles = m * n
+        issue += tiles * mma.terms + m * mma.parts
+        shared += m * mma.parts * WARP * FRAGMENT_BYTES / 128
+    return _Step(tiles, tiles * mma.terms * 16 * 8 * mma.step_k, issue, shared)
+
+
 def _implicit_gemm(
     config: GemmConfig, problem: Problem, dtype: KernelDtype, rates: UnitRates
 ) -> float:
@@ -160,10 +189,10 @@ def _implicit_gemm(
     taps_d, taps_h = pairs(depth) / depth.output, pairs(height) / height.output
     taps_w = pairs(width) / width.output
     steps = slices * taps_d * taps_h * k_steps
-    m, n = config.warp_m_tiles, config.warp_n_tiles
+    step = _step_of_warp(config)
 
     main = Work(dram=compulsory_bytes(problem, dtype))
-    main.tensor = blocks * warps * steps * m * n * mma.terms * 16 * 8 * mma.step_k
+    main.tensor = blocks * warps * steps * step.tensor
     loads = (
         slices * taps_d * max(1.0, taps_h / config.stage_taps_h) * -(-k_steps // config.stage_steps)
     )
@@ -177,13 +206,10 @@ def _implicit_gemm(
         config.stage_steps * stage_taps * config.m_tiles * mma.parts * WARP * FRAGMENT_BYTES
     )
     stage_bytes = x_bytes + weight_bytes
-    per_step = m * n * mma.terms + m * mma.parts + n * X_INSTRUCTIONS[mma.name] + 12
     main.issue = blocks * (
-        warps * (300 + steps * per_step) + loads * (stage_bytes / 16 / WARP * 6 + warps * 150)
+        warps * (300 + steps * step.issue) + loads * (stage_bytes / 16 / WARP * 6 + warps * 150)
     )
-    main.shared = blocks * (
-        warps * steps * (m * mma.parts * 4 + n * X_WAVEFRONTS[mma.name]) + loads * stage_bytes / 128
-    )
+    main.shared = blocks * (warps * steps * step.shared + loads * stage_bytes / 128)
     main.l2 = blocks * loads * stage_bytes
 
     rest = Work()
@@ -191,15 +217,17 @@ def _implicit_gemm(
     items = -(-config.co_tile // config.sum_channels) * config.rows * config.segment
     per_warp = dtype.accumulator_bytes / 4
     rest.issue = blocks * (
-        slices * (warps * m * n * 5.2 + items / WARP * 70)
+        slices * (warps * step.tiles * 5.2 + items / WARP * 70)
         + outputs / WARP * (1.5 * slices + 3.0 + 1.6 * taps_w)
     )
-    rest.shared = blocks * per_warp * (warps * m * n * 4 * slices + outputs / WARP * taps_w * 1.3)
+    rest.shared = (
+        blocks * per_warp * (warps * step.tiles * 4 * slices + outputs / WARP * taps_w * 1.3)
+    )
     rest.l2 = math.prod(problem.y_shape) * dtype.itemsize
 
-    sums = m * n * 4 * dtype.accumulator_bytes // 4
+    sums = step.tiles * 4 * dtype.accumulator_bytes // 4
     held = blocks_at_a_time(rates, config.threads, sums, layout.total)
-    rate = tensor_rate(rates, mma)
+    rate = tensor_rate(rates, mma, config.wgmma)
     main_times = main.times(rates, dtype, rate)
     rest_times = rest.times(rates, dtype, rate)
     if held > 1:
@@ -210,9 +238,11 @@ def _implicit_gemm(
     return time * _tail(blocks, held * rates.multiprocessors)
 
 
-def tensor_rate(rates: UnitRates, mma: Math) -> float:
+def tensor_rate(rates: UnitRates, mma: Math, wgmma: bool = False) -> float:
     """Return the multiply-adds per second of the instruction behind a math."""
     kind = {"float64": "f64", "tf32": "tf32", "tf32x3": "tf32"}.get(mma.name, "f16")
+    if wgmma:
+        return rates.wgmma_per_second(kind)
     return rates.mma_per_second(kind, "m8n8k4")
 
 
@@ -222,7 +252,7 @@ def _depth_to_space(
     mma = MATHS[config.math]
     _, inputs, stage_bytes = shared_bytes_of(problem, dtype, config)
     k_steps = -(-problem.in_channels_per_group // mma.step_k)
-    m_tiles = m_tiles_of(problem)
+    m_tiles = m_tiles_of(problem, config.wgmma)
     parts = -(-m_tiles // config.part_m_tiles)
     blocks = (
         problem.batch * problem.groups * parts * -(-math.prod(problem.input) // config.positions)
@@ -230,25 +260,22 @@ def _depth_to_space(
     stage_m = config.warps_m * config.warp_m_tiles
     m_stages = -(-min(config.part_m_tiles, m_tiles) // stage_m)
     warps = config.warps_m * config.warps_n
-    m, n = config.warp_m_tiles, config.warp_n_tiles
+    step = _step_of_warp(config)
     steps = m_stages * k_steps
     weights = m_stages * -(-k_steps // config.stage_steps) * stage_bytes
 
     work = Work(dram=compulsory_bytes(problem, dtype))
-    work.tensor = blocks * warps * steps * m * n * mma.terms * 16 * 8 * mma.step_k
-    per_step = m * n * mma.terms + m * mma.parts + n * X_INSTRUCTIONS[mma.name] + 12
-    stored = m_stages * m * (n * 14 + 30)
+    work.tensor = blocks * warps * steps * step.tensor
+    stored = m_stages * (step.tiles * 14 + config.warp_m_tiles * 30)
     work.issue = blocks * (
-        warps * (400 + steps * per_step + stored) + (inputs + weights) / 16 / WARP * 6
+        warps * (400 + steps * step.issue + stored) + (inputs + weights) / 16 / WARP * 6
     )
-    work.shared = blocks * (
-        warps * steps * (m * mma.parts * 4 + n * X_WAVEFRONTS[mma.name]) + (inputs + weights) / 128
-    )
+    work.shared = blocks * (warps * steps * step.shared + (inputs + weights) / 128)
     work.l2 = blocks * (inputs + weights) + math.prod(problem.y_shape) * dtype.itemsize
     shared = inputs + config.stages * stage_bytes
-    sums = m * n * 4 * dtype.accumulator_bytes // 4
+    sums = step.tiles * 4 * dtype.accumulator_bytes // 4
     held = blocks_at_a_time(rates, config.threads, sums, shared)
-    time = overlapped(work.times(rates, dtype, tensor_rate(rates, mma)))
+    time = overlapped(work.times(rates, dtype, tensor_rate(rates, mma, config.wgmma)))
     if held == 1:
         # Inputs arrive before the first product.
         time += blocks * inputs / rates.l2_bytes_per_second

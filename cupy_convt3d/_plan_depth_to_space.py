@@ -16,9 +16,13 @@ from cupy_convt3d._tensor_core import (
     FRAGMENT_BYTES,
     MATHS,
     WARP,
+    WGMMA_ARCHITECTURE,
+    WGMMA_ROWS,
+    WGMMA_TILES,
     Math,
     channel_pitch,
     copy_bytes,
+    even_share,
 )
 
 
@@ -27,9 +31,10 @@ class DepthToSpaceConfig:
     """The tiles of the depth-to-space kernel.
 
     A block has ``warps_m * warps_n`` warps, each with ``warp_m_tiles`` x ``warp_n_tiles`` tiles of
-    16 x 8 products at a time. It keeps the inputs of ``8 * warp_n_tiles * warps_n`` positions and
-    multiplies them with ``part_m_tiles`` m tiles. ``stages`` stages of ``stage_steps`` k steps of
-    weights are in shared memory.
+    16 x 8 products at a time, or with ``wgmma`` of 8 x 8: then four warps along n multiply
+    together. It keeps the inputs of ``8 * warp_n_tiles * warps_n`` positions and multiplies them
+    with ``part_m_tiles`` m tiles. ``stages`` stages of ``stage_steps`` k steps of weights are in
+    shared memory.
     """
 
     math: str
@@ -40,6 +45,7 @@ class DepthToSpaceConfig:
     part_m_tiles: int
     stage_steps: int
     stages: int
+    wgmma: bool = False
 
     @property
     def threads(self) -> int:
@@ -61,14 +67,24 @@ def is_depth_to_space(problem: Problem) -> bool:
     )
 
 
-def co_tiles_of(problem: Problem) -> int:
-    """Return the m tiles of one tap (kd, kh): 16 rows of output channels and taps along width."""
-    return -(-problem.out_channels_per_group // (16 // problem.kernel[2]))
+def m_tile_rows(wgmma: bool) -> int:
+    """Return the rows of an m tile: output channels and taps along width."""
+    return WGMMA_ROWS if wgmma else 16
 
 
-def m_tiles_of(problem: Problem) -> int:
+def co_tiles_of(problem: Problem, wgmma: bool = False) -> int:
+    """Return the m tiles of one tap (kd, kh)."""
+    return -(-problem.out_channels_per_group // (m_tile_rows(wgmma) // problem.kernel[2]))
+
+
+def m_tiles_of(problem: Problem, wgmma: bool = False) -> int:
     """Return the m tiles of a group."""
-    return problem.kernel[0] * problem.kernel[1] * co_tiles_of(problem)
+    return problem.kernel[0] * problem.kernel[1] * co_tiles_of(problem, wgmma)
+
+
+def m_tile_bytes(mma: Math, wgmma: bool) -> int:
+    """Return the bytes of an m tile of packed weights, of one k step."""
+    return m_tile_rows(wgmma) * WARP * FRAGMENT_BYTES // 16 * mma.parts
 
 
 def shared_bytes_of(
@@ -78,8 +94,9 @@ def shared_bytes_of(
     mma = MATHS[config.math]
     k_steps = -(-problem.in_channels_per_group // mma.step_k)
     pitch = channel_pitch(config.positions * dtype.itemsize, dtype)
-    fragments = config.warps_m * config.warp_m_tiles * mma.parts * WARP * FRAGMENT_BYTES
-    return pitch, k_steps * mma.step_k * pitch, config.stage_steps * fragments
+    stage_m = config.warps_m * config.warp_m_tiles
+    stage_bytes = config.stage_steps * stage_m * m_tile_bytes(mma, config.wgmma)
+    return pitch, k_steps * mma.step_k * pitch, stage_bytes
 
 
 def fit_depth_to_space(
@@ -89,22 +106,41 @@ def fit_depth_to_space(
     warp_tiles: tuple[int, int],
     warps: tuple[int, int],
     shared_bytes: int,
+    wgmma: bool = False,
 ) -> list[DepthToSpaceConfig]:
     """Return the configurations of these warps that fit ``shared_bytes``.
 
     They differ in the m tiles of a block: where positions are few, more blocks share them. Each has
     the deepest pipeline that fits.
+
+    Parameters
+    ----------
+    warp_tiles : (int, int)
+        Tiles of a warp, along m and n; with ``wgmma`` at most as many along m.
+    warps : (int, int)
+        Warps of a block along m and n.
+    shared_bytes : int
+        What a block may use.
+    wgmma : bool
+        Whether warpgroups multiply; ``warps`` are then multiples of four along n.
     """
-    m_tiles = m_tiles_of(problem)
-    stage_m = warp_tiles[0] * warps[0]
+    m_tiles = m_tiles_of(problem, wgmma)
+    most_m_tiles = warp_tiles[0]
     found = []
     for parts in (1, 2, 4, 8, 16):
         share = -(-m_tiles // parts)
+        if wgmma:
+            # Stages of as many tiles as are needed, and the same number in all.
+            needed = -(-even_share(share, most_m_tiles * warps[0]) // warps[0])
+            warp_tiles = (min(t for t in WGMMA_TILES if t >= needed), warp_tiles[1])
+        stage_m = warp_tiles[0] * warps[0]
         part_m_tiles = -(-share // stage_m) * stage_m
         if parts > 1 and -(-m_tiles // part_m_tiles) < parts:
             break
         for stages, steps in ((3, 2), (3, 1), (2, 1)):
-            config = DepthToSpaceConfig(mma.name, *warp_tiles, *warps, part_m_tiles, steps, stages)
+            config = DepthToSpaceConfig(
+                mma.name, *warp_tiles, *warps, part_m_tiles, steps, stages, wgmma
+            )
             _, inputs, stage_bytes = shared_bytes_of(problem, dtype, config)
             if inputs + stages * stage_bytes <= shared_bytes:
                 found.append(config)
@@ -134,11 +170,12 @@ def plan_depth_to_space(
     mma = MATHS[config.math]
     volume = math.prod(problem.input)
     k_steps = -(-problem.in_channels_per_group // mma.step_k)
-    m_tiles = m_tiles_of(problem)
+    m_tiles = m_tiles_of(problem, config.wgmma)
     m_parts = -(-m_tiles // config.part_m_tiles)
     position_tiles = -(-volume // config.positions)
     tiles = problem.batch * problem.groups * position_tiles * m_parts
-    fragments = problem.groups * k_steps * m_tiles * WARP
+    packed_bytes = problem.groups * k_steps * m_tiles * m_tile_bytes(mma, config.wgmma)
+    lanes = packed_bytes // (mma.parts * FRAGMENT_BYTES)
     unit = copy_bytes(volume, dtype, x_aligned)
     pitch, inputs, stage_bytes = shared_bytes_of(problem, dtype, config)
 
@@ -149,7 +186,7 @@ def plan_depth_to_space(
     params["axis"][2]["tiles"] = position_tiles
     gemm = params["gemm"]
     for name, divisor in (
-        ("co_tile", co_tiles_of(problem)),
+        ("co_tile", co_tiles_of(problem, config.wgmma)),
         ("taps_h", problem.kernel[1]),
         ("warps_m", config.warps_m),
     ):
@@ -174,10 +211,11 @@ def plan_depth_to_space(
     )
     if bits is None:
         # Samples are found with 64-bit arithmetic in both widths.
-        bits = index_bits(replace(problem, batch=1), tiles, fragments, volume + config.positions)
-    pack = packing_launch(
-        "pack_depth_to_space", dtype, bits, mma, params, fragments, CONVT3D_TAPS_W=problem.kernel[2]
-    )
+        bits = index_bits(replace(problem, batch=1), tiles, lanes, volume + config.positions)
+    macros = {"CONVT3D_TAPS_W": problem.kernel[2]}
+    if config.wgmma:
+        macros["CONVT3D_WARPGROUPS"] = 1
+    pack = packing_launch("pack_depth_to_space", dtype, bits, mma, params, lanes, **macros)
     multiply = Launch(
         kernel="convt3d_depth_to_space",
         options=variant_options(
@@ -185,15 +223,16 @@ def plan_depth_to_space(
             bits,
             activation,
             CONVT3D_MATH=mma.number,
-            CONVT3D_TAPS_W=problem.kernel[2],
             CONVT3D_WARP_M_TILES=config.warp_m_tiles,
             CONVT3D_WARP_N_TILES=config.warp_n_tiles,
+            **macros,
         ),
         grid=min(tiles, INDEX32_LIMIT),
         block=config.threads,
         shared_bytes=inputs + config.stages * stage_bytes,
         params=launch_params(params),
         roles=("x", "weight", "packed", "bias", "y"),
+        architecture=WGMMA_ARCHITECTURE if config.wgmma else "",
     )
     return Plan(
         "implicit_gemm",
@@ -201,5 +240,5 @@ def plan_depth_to_space(
         workspace_bytes=0,
         deterministic=True,
         packing=(pack,),
-        packed_bytes=fragments * mma.parts * FRAGMENT_BYTES,
+        packed_bytes=packed_bytes,
     )

@@ -17,6 +17,9 @@ from cupy_convt3d._tensor_core import (
     FRAGMENT_BYTES,
     MATHS,
     WARP,
+    WGMMA_ARCHITECTURE,
+    WGMMA_ROWS,
+    WGMMA_TILES,
     Math,
     channel_pitch,
     copy_bytes,
@@ -27,12 +30,6 @@ from cupy_convt3d._unit_rates import H100_SXM, SECTOR
 
 #: What the output channels of a block are a multiple of.
 SUM_CHANNELS = 8
-#: Rows of a tile of weights of wgmma, and how many of them an instruction may have: any number, but
-#: each is a variant to compile.
-WGMMA_ROWS = 8
-WGMMA_TILES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28, 32)
-#: What kernels with wgmma are compiled for: the instruction is of this architecture alone.
-WGMMA_ARCHITECTURE = "90a"
 #: Bytes of an ``OutputTaps`` of the kernel.
 OUTPUT_TAPS_BYTES = 8
 #: Bytes that are kept for a ``RowOutputs`` of the kernel.
@@ -440,7 +437,6 @@ def plan_implicit_gemm(
             CONVT3D_WARP_N_TILES=config.warp_n_tiles,
             CONVT3D_SUM_CHANNELS=_loaded_channels(config),
             **macros,
-            **({"CONVT3D_MAX_THREADS": config.threads} if config.wgmma else {}),
         ),
         grid=min(_grid(tiles, config.threads, layout.total), INDEX32_LIMIT),
         block=config.threads,

@@ -4,11 +4,10 @@
 // CONVT3D_INDEX_BITS (32 or 64), CONVT3D_TILE_CI, CONVT3D_TILE_CO, CONVT3D_TILE_TAPS and
 // CONVT3D_TILE_POSITIONS (the register tile of one thread), CONVT3D_MATH (how tensor cores
 // multiply, tensor_core.cuh), CONVT3D_WARP_M_TILES and CONVT3D_WARP_N_TILES (16 x 8 tiles of sums
-// of one warp), CONVT3D_WARPGROUPS (whether warpgroups multiply, by wgmma; tiles are then 8 x 8),
-// CONVT3D_MAX_THREADS (of a block), CONVT3D_SUM_CHANNELS (output channels that the implicit GEMM's
-// epilogue sums at a time), CONVT3D_TAPS_W (taps along width of the depth-to-space kernel),
-// CONVT3D_ACTIVATION (one of the constants below, epilogue.cuh), CONVT3D_PARAMS_SIZE (bytes of
-// Params, as Python counts them).
+// of one warp), CONVT3D_WARPGROUPS (whether warpgroups multiply, by wgmma: tiles are then 8 x 8),
+// CONVT3D_SUM_CHANNELS (output channels that the implicit GEMM's epilogue sums at a time),
+// CONVT3D_TAPS_W (taps along width of the depth-to-space kernel), CONVT3D_ACTIVATION (one of the
+// constants below, epilogue.cuh), CONVT3D_PARAMS_SIZE (bytes of Params, as Python counts them).
 #pragma once
 
 #ifndef CONVT3D_DTYPE
@@ -40,9 +39,6 @@
 #endif
 #ifndef CONVT3D_WARPGROUPS
 #define CONVT3D_WARPGROUPS 0
-#endif
-#ifndef CONVT3D_MAX_THREADS
-#define CONVT3D_MAX_THREADS 256
 #endif
 #ifndef CONVT3D_SUM_CHANNELS
 #define CONVT3D_SUM_CHANNELS 8
@@ -88,4 +84,4 @@ constexpr int kActivation = CONVT3D_ACTIVATION;
 static_assert(kNoActivation <= kActivation && kActivation <= kSilu, "no such activation");
 
 /// Threads of a block at most; also what __launch_bounds__ promises the compiler.
-constexpr int kMaxThreads = CONVT3D_MAX_THREADS;
+constexpr int kMaxThreads = 256;

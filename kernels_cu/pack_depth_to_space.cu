@@ -6,6 +6,8 @@
 // [kh][co tile], their rows as convt3d_depth_to_space.cu describes them, their columns input
 // channels. Rows and columns past the last channel are zeros.
 //
+// For wgmma an m tile has 8 rows: [part][half of the k][column], each 16 bytes of consecutive k.
+//
 //   thread one lane of one m tile: all its parts
 //
 // Deterministic. Limits: none beyond the weights' own.
@@ -13,6 +15,7 @@
 #include <tensor_core.cuh>
 
 constexpr int kTapsW = CONVT3D_TAPS_W;
+constexpr int kTileChannels = kMTileRows / kTapsW;
 
 /// Reads one weight of an m tile; zero outside.
 struct WeightOfTile {
@@ -23,8 +26,8 @@ struct WeightOfTile {
   Index out_channels;
 
   __device__ Element operator()(int row, int channel) const {
-    const int co = kTapsW == 2 ? row % 8 : row;
-    const int kw = kTapsW == 2 ? row / 8 : 0;
+    const int co = row % kTileChannels;
+    const int kw = row / kTileChannels;
     Element value{};
     if (channel < channels && co < out_channels) {
       value = weight[channel * channel_stride + co * co_stride + kw];
@@ -47,20 +50,21 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   // `tiles` counts lanes. In 64 bits: the last block may reach past 2^31.
   const long long place = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   for (long long e = place; e < p.tiles; e += static_cast<long long>(gridDim.x) * blockDim.x) {
-    const int lane = static_cast<int>(e % 32);
-    Index rest = static_cast<Index>(e / 32);
+    const int lane = static_cast<int>(e % kPackingLanes);
+    const long long tile = e / kPackingLanes;
+    Index rest = static_cast<Index>(tile);
     Index co_tile;
     Index tap = divmod(rest % static_cast<Index>(p.gemm.m_tiles), p.gemm.co_tile, &co_tile);
     rest /= static_cast<Index>(p.gemm.m_tiles);
     const Index first_ci = rest % steps * TensorMath::kStepK;
     const Index group = rest / steps;
-    const Index first_co = co_tile * (16 / kTapsW);
+    const Index first_co = co_tile * kTileChannels;
     const WeightOfTile fetch{weight + (group * in_channels + first_ci) * channel_stride +
                                  first_co * co_stride + tap * kTapsW,
                              channel_stride, co_stride, in_channels - first_ci,
                              out_channels - first_co};
     uint4 part[kParts];
-    TensorMath::pack(lane, fetch, part);
-    for (int i = 0; i < kParts; ++i) packed[(e / 32 * kParts + i) * 32 + lane] = part[i];
+    pack_weights(lane, fetch, part);
+    for (int i = 0; i < kParts; ++i) packed[(tile * kParts + i) * kPackingLanes + lane] = part[i];
   }
 }

@@ -8,7 +8,7 @@
 // and whose columns are input channels. Split precisions have two parts, hi and lo. Rows past the
 // last pair and columns past the last channel are zeros.
 //
-// For wgmma an m tile is [8 rows][part][half of the k][row], each 16 bytes of consecutive k.
+// For wgmma an m tile is [8 rows][part][half of the k][column], each 16 bytes of consecutive k.
 //
 //   thread one lane of one m tile: all its parts
 //
@@ -98,15 +98,10 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         16 * m_tile,
         p.gemm.co_tile};
     uint4 part[kParts];
-    if constexpr (kWarpgroups) {
-      // Of 8 rows, of which a lane of wgmma has the sums 2t and 2t + 1, those are t and t + 4.
-      const int row = lane / 16 * 8 + lane % 2 * 4 + lane % 8 / 2;
-      TensorMath::pack_half(lane / 8 % 2, [&](int channel) { return fetch(row, channel); }, part);
-      const long long piece = e / 16 * kParts;
-      for (int i = 0; i < kParts; ++i) packed[(piece + i) * 16 + lane % 16] = part[i];
-    } else {
-      TensorMath::pack(lane, fetch, part);
-      for (int i = 0; i < kParts; ++i) packed[(e / 32 * kParts + i) * 32 + lane] = part[i];
+    pack_weights(lane, fetch, part);
+    const long long tile = e / kPackingLanes;
+    for (int i = 0; i < kParts; ++i) {
+      packed[(tile * kParts + i) * kPackingLanes + e % kPackingLanes] = part[i];
     }
   }
 }

@@ -293,6 +293,26 @@ struct Math<5> {
 
 using TensorMath = Math<CONVT3D_MATH>;
 
+/// Rows of an m tile of weights.
+constexpr int kMTileRows = kWarpgroups ? 8 : 16;
+/// Threads that pack an m tile, each 16 bytes of every part.
+constexpr int kPackingLanes = 2 * kMTileRows;
+/// Pieces of 16 bytes of an m tile: [part][lane], for wgmma [part][half of the k][column].
+constexpr int kMTilePieces = TensorMath::kParts * kPackingLanes;
+
+/// Returns what `lane` packs of the weights that `fetch(row, channel)` gives.
+template <class Fetch, class Mma = TensorMath>
+__device__ inline void pack_weights(int lane, const Fetch& fetch, uint4 (&part)[Mma::kParts]) {
+  if constexpr (kWarpgroups) {
+    // Of 8 columns of matrix B a lane of wgmma has the sums of 2t and 2t + 1. They are the rows t
+    // and t + 4 of the m tile.
+    const int row = lane / 16 * 8 + lane % 2 * 4 + lane % 8 / 2;
+    Mma::pack_half(lane / 8 % 2, [&](int channel) { return fetch(row, channel); }, part);
+  } else {
+    Mma::pack(lane, fetch, part);
+  }
+}
+
 /// Adds to the byte offsets of some tiles of 8 columns what `TensorMath::load` wants of this lane.
 ///
 /// k_pitch, column_pitch  bytes from one k, and from one column, to the next

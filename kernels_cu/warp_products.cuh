@@ -1,12 +1,10 @@
-// The products of one warp of the implicit GEMM, by mma.sync.
+// The products of one warp of the tensor-core kernels, by mma.sync.
 #pragma once
 #include <convt3d_params.cuh>
 #include <tensor_core.cuh>
 
 /// Warps that multiply the same taps of the same rows.
 constexpr int kWarpsTogether = 1;
-/// Rows of a tile of weights.
-constexpr int kMTileRows = 16;
 
 /// Finds a warp's tiles: warp_m along the weights, and returns the place along the inputs.
 __device__ inline int place_of_warp(int warp, const FastDivmod& warps_m, int* warp_m) {
@@ -15,6 +13,9 @@ __device__ inline int place_of_warp(int warp, const FastDivmod& warps_m, int* wa
 
 /// kWarpMTiles x kWarpNTiles tiles of 16 x 8 sums of a warp.
 struct WarpSums {
+  /// Consecutive positions of a lane's sums in a tile.
+  static constexpr int kPositions = 2;
+
   Accumulator sum[kWarpMTiles][kWarpNTiles][4];
 
   __device__ void fill(Accumulator value) {
@@ -58,6 +59,12 @@ struct WarpSums {
   __device__ static int first_row(int lane) { return lane / 4; }
   /// Returns the first position of a lane's sums in a tile.
   __device__ static int first_position(int lane) { return lane % 4 * 2; }
+
+  /// Returns a lane's sum in tile (m, i), `position` after its first one; of its first row, or of
+  /// the other `half` of the tile's rows.
+  __device__ Accumulator at(int m, int i, int half, int position) const {
+    return sum[m][i][2 * half + position];
+  }
 
   /// Stores the sums of the 8 positions of tile `i`.
   ///

@@ -1,4 +1,4 @@
-// The products of a warpgroup of the implicit GEMM, by wgmma: weights (matrix B) from shared
+// The products of a warpgroup of the tensor-core kernels, by wgmma: weights (matrix B) from shared
 // memory, where all rows of the block share them, x (matrix A) from registers, which leaves NCDHW
 // as it is and lets every warp have rows of its own.
 //
@@ -10,7 +10,6 @@
 #include <wgmma.cuh>
 
 constexpr int kWarpsTogether = 4;
-constexpr int kMTileRows = 8;
 
 /// Finds a warp's tiles: warp_m along the weights, and returns the place along the inputs.
 __device__ inline int place_of_warp(int warp, const FastDivmod& warpgroups_m, int* warpgroup_m) {
@@ -21,6 +20,7 @@ __device__ inline int place_of_warp(int warp, const FastDivmod& warpgroups_m, in
 struct WarpSums {
   using Mma = TensorMath;
   static constexpr int kBlocks = kWarpNTiles / 2;
+  static constexpr int kPositions = 1;
   static_assert(kWarpNTiles % 2 == 0, "a warp has 16 rows of a block");
 
   float sum[kBlocks][kWarpMTiles][4];
@@ -63,11 +63,14 @@ struct WarpSums {
   __device__ static int first_row(int lane) { return lane % 4; }
   __device__ static int first_position(int lane) { return lane / 4; }
 
+  __device__ float at(int m, int i, int half, int) const {
+    return sum[i / 2][m][2 * (i % 2) + half];
+  }
+
   __device__ void store(int i, float* products, int) const {
 #pragma unroll
     for (int m = 0; m < kWarpMTiles; ++m) {
-      // pack_weight.cu permutes the rows of a tile so that a lane's are t and t + 4, not 2t and
-      // 2t + 1: 32 lanes then store to 32 banks.
+      // A lane's rows (pack_weights) are such that 32 lanes store to 32 banks.
       products[8 * m] = sum[i / 2][m][2 * (i % 2)];
       products[8 * m + 4] = sum[i / 2][m][2 * (i % 2) + 1];
     }

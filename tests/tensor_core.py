@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cupy_convt3d._activation import NO_ACTIVATION, Activation
-from cupy_convt3d._choice import DEPTH_TO_SPACE_TILES, GEMM_TILES, TILES_64
+from cupy_convt3d._choice import (
+    DEPTH_TO_SPACE_TILES,
+    GEMM_TILES,
+    TILES_64,
+    WGMMA_TILES_64,
+    WGMMA_TILES_OF,
+)
 from cupy_convt3d._dtypes import DTYPES, KernelDtype
 from cupy_convt3d._plan import Plan
 from cupy_convt3d._plan_depth_to_space import (
@@ -16,15 +22,25 @@ from cupy_convt3d._plan_depth_to_space import (
     is_depth_to_space,
     plan_depth_to_space,
 )
-from cupy_convt3d._plan_implicit_gemm import fit_config, plan_implicit_gemm
+from cupy_convt3d._plan_implicit_gemm import (
+    GemmConfig,
+    fit_config,
+    plan_implicit_gemm,
+    shared_layout,
+)
 from cupy_convt3d._problem import Problem
-from cupy_convt3d._tensor_core import MATHS, Math
+from cupy_convt3d._tensor_core import MATHS, WGMMA_TILES, Math
 
 #: The least that a supported device gives a block (sm_86, 89 and 120).
 SHARED_BYTES = 99 * 1024
 
 #: Warps of a block along m and n; small blocks, so that small problems have several.
 WARPS = ((1, 4), (2, 2), (1, 2), (2, 1))
+#: The same where warpgroups multiply.
+WGMMA_WARPS = ((1, 4), (2, 4), (1, 8))
+#: Tiles along m that the host has of wgmma, beside the most: a problem gets the next that is large
+#: enough.
+FEW_WGMMA_TILES = (2, 7)
 
 DTYPE_OF_MATH = {
     "float16": "float16",
@@ -40,13 +56,17 @@ def dtype_of(math: Math) -> KernelDtype:
     return DTYPES[DTYPE_OF_MATH[math.name]]
 
 
-def tiles_of(kernel: str, math: Math, bits: int, few: bool) -> tuple[tuple[int, int], ...]:
+def tiles_of(
+    kernel: str, math: Math, bits: int, few: bool, wgmma: bool = False
+) -> tuple[tuple[int, int], ...]:
     """Return the tiles of a warp that the choice has for a kernel.
 
     The host compiles for half a minute for each ten of them, so there each math has a ``few``, all
     maths together all of them.
     """
-    if bits == 64:
+    if wgmma:
+        tiles = WGMMA_TILES_64 if bits == 64 else WGMMA_TILES_OF[math.name]
+    elif bits == 64:
         tiles = TILES_64
     elif kernel == "implicit_gemm":
         tiles = GEMM_TILES[math.name]
@@ -66,25 +86,29 @@ def plan_tensor_core(
     few: bool,
     activation: Activation = NO_ACTIVATION,
     shared_bytes: int = SHARED_BYTES,
+    wgmma: bool = False,
 ) -> Plan:
-    """Return a plan of one of the two kernels.
+    """Return a plan of one of the two kernels, in one of their two forms.
 
     ``turn`` takes turns among the tiles, the shapes of a block and the alignments of x, so that
     many problems together see all of them, or the ``few`` of the host.
     """
     dtype = dtype_of(math)
-    tiles = tiles_of(kernel, math, bits, few)
+    tiles = tiles_of(kernel, math, bits, few, wgmma)
+    all_warps = WGMMA_WARPS if wgmma else WARPS
     x_aligned = turn % 3 != 2
     keywords: dict[str, Any] = {"activation": activation, "x_aligned": x_aligned}
     # A tile of this warp shape may not fit the shared memory of the least device: the next then.
-    for attempt in range(len(tiles) * len(WARPS)):
+    for attempt in range(len(tiles) * len(all_warps)):
         tile = tiles[(turn + attempt) % len(tiles)]
-        warps = WARPS[(turn // len(tiles) + attempt) % len(WARPS)]
+        warps = all_warps[(turn // len(tiles) + attempt) % len(all_warps)]
         if kernel == "implicit_gemm":
             steps = 1 + turn % 2
             config = fit_config(
-                problem, dtype, math, tile, warps, shared_bytes, 2 + turn % 3, steps
+                problem, dtype, math, tile, warps, shared_bytes, 2 + turn % 3, steps, wgmma
             )
+            if config is not None and wgmma and few:
+                config = widened(config, problem, dtype, tile[0], shared_bytes)
             if config is not None:
                 return plan_implicit_gemm(problem, dtype, has_bias, config, bits, **keywords)
         else:
@@ -93,6 +117,15 @@ def plan_tensor_core(
                 choice = configs[turn % len(configs)]
                 return plan_depth_to_space(problem, dtype, has_bias, choice, bits, **keywords)
     raise AssertionError(f"no configuration of {kernel} fits {problem}")
+
+
+def widened(
+    config: GemmConfig, problem: Problem, dtype: KernelDtype, most: int, shared_bytes: int
+) -> GemmConfig | None:
+    """Return a configuration with tiles along m that the host has, if there is room for them."""
+    tiles = next(t for t in (*FEW_WGMMA_TILES, most) if config.warp_m_tiles <= t)
+    wider = replace(config, warp_m_tiles=tiles)
+    return wider if shared_layout(problem, dtype, wider).total <= shared_bytes else None
 
 
 def kernels_for(problem: Problem) -> list[str]:
@@ -114,10 +147,23 @@ class Variant:
     tile: tuple[int, int]
     width: int
     channels: int
+    wgmma: bool = False
+
+
+def has_wgmma(math: Math) -> bool:
+    """Whether warpgroups multiply this way."""
+    return math.name in WGMMA_TILES_OF
 
 
 def all_variants(few: bool) -> Iterator[Variant]:
     """Yield every variant that the choice can pick, or the ``few`` that the host compiles."""
+    for math, bits in itertools.product(filter(has_wgmma, MATHS.values()), (32, 64)):
+        for most, n_tiles in tiles_of("implicit_gemm", math, bits, few, True):
+            for tile in (*FEW_WGMMA_TILES, most) if few else WGMMA_TILES:
+                for channels in (8, 16):
+                    if tile <= most:
+                        shape = (tile, n_tiles)
+                        yield Variant("implicit_gemm", math, bits, shape, 1, channels, True)
     for math, bits in itertools.product(MATHS.values(), (32, 64)):
         for tile in tiles_of("implicit_gemm", math, bits, few):
             for channels in (8, 16):

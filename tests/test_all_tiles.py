@@ -6,9 +6,13 @@ them meet a few.
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from numpy.typing import NDArray
 
+from cupy_convt3d._choice import HOPPER
+from cupy_convt3d._device import H100, device_of
 from cupy_convt3d._dtypes import DTYPES
 from cupy_convt3d._plan import Plan
 from cupy_convt3d._plan_depth_to_space import fit_depth_to_space, plan_depth_to_space
@@ -17,7 +21,7 @@ from cupy_convt3d._plan_implicit_gemm import fit_config, plan_implicit_gemm
 from tests import test_kernels
 from tests.executors import run_on_device
 from tests.problems import Case
-from tests.tensor_core import SHARED_BYTES, Variant, all_variants, dtype_of
+from tests.tensor_core import SHARED_BYTES, WGMMA_WARPS, Variant, all_variants, dtype_of
 from tests.test_tensor_core import check_integers, check_normal
 
 pytestmark = pytest.mark.cuda
@@ -29,7 +33,7 @@ def name(variant: Variant) -> str:
     rows, columns = variant.tile
     return (
         f"{variant.kernel}-{variant.math.name}-{variant.bits}-{rows}x{columns}"
-        f"-{variant.width}-{variant.channels}"
+        f"-{variant.width}-{variant.channels}{'-wgmma' * variant.wgmma}"
     )
 
 
@@ -48,17 +52,24 @@ def cases(variant: Variant) -> list[Case]:
 
 @pytest.mark.parametrize("variant", list(all_variants(few=False)), ids=name)
 def test_tensor_core_tiles(variant: Variant) -> None:
+    if variant.wgmma and device_of(0).capability != HOPPER:
+        pytest.skip("the device has no wgmma")
     dtype = dtype_of(variant.math)
-    for case, warps in zip(cases(variant), WARPS, strict=False):
+    all_warps = WGMMA_WARPS if variant.wgmma else WARPS
+    shared_bytes = H100.shared_bytes if variant.wgmma else SHARED_BYTES
+    for case, warps in zip(cases(variant), all_warps, strict=False):
         problem = case.problem()
-        arguments = (problem, dtype, variant.math, variant.tile, warps, SHARED_BYTES)
+        arguments = (problem, dtype, variant.math, variant.tile, warps, shared_bytes)
         plan: Plan
         if variant.kernel == "depth_to_space":
             config = fit_depth_to_space(*arguments)[-1]
             plan = plan_depth_to_space(problem, dtype, case.bias, config, variant.bits)
         else:
-            gemm = fit_config(*arguments)
+            gemm = fit_config(*arguments, wgmma=variant.wgmma)
             assert gemm is not None
+            if variant.wgmma:
+                # The problem may need fewer tiles; all of the variant's are multiplied.
+                gemm = dataclasses.replace(gemm, warp_m_tiles=variant.tile[0])
             plan = plan_implicit_gemm(problem, dtype, case.bias, gemm, variant.bits)
 
         def run(problem: object, arrays: object, plan: Plan = plan) -> NDArray[object]:

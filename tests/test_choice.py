@@ -184,7 +184,11 @@ def test_what_cannot_run_says_why() -> None:
     assert isinstance(gemm, GemmConfig)
     reason = can_run(gemm, PROBLEM_58, DTYPES["float32"], T4)
     assert reason == "mma.sync needs compute capability 8.0, the device has 7.5"
-    big = dataclasses.replace(gemm, stages=4, stage_steps=4)
+    reason = can_run(gemm, PROBLEM_58, DTYPES["float32"], RTX_4090)
+    assert reason == "wgmma needs compute capability 9.0, the device has 8.9"
+    ada = choose(PROBLEM_58, DTYPES["float32"], "implicit_gemm", "ieee", True, RTX_4090)
+    assert isinstance(ada, GemmConfig)
+    big = dataclasses.replace(ada, stages=4, stage_steps=4)
     reason = can_run(big, PROBLEM_58, DTYPES["float32"], RTX_4090)
     assert reason is not None
     assert reason.endswith("bytes of shared memory, the device has 101376")

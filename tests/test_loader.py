@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -200,6 +201,19 @@ def test_build_for_an_architecture(
     assert build_hopper_kernel() == binary
     (kept,) = hopper_kernel.iterdir()
     assert kept.read_bytes().endswith(binary)
+
+
+@pytest.mark.cuda
+def test_a_cubin_is_whole(hopper_kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its headers lie inside it: the driver refuses a file that was cut by a single byte."""
+    monkeypatch.setenv("CUPY_COMPILE_WITH_PTX", "0")
+    binary = build_hopper_kernel()
+    (program_headers, section_headers), sizes = (
+        struct.unpack_from("<2Q", binary, 0x20),
+        struct.unpack_from("<4H", binary, 0x36),
+    )
+    assert 64 < program_headers + sizes[0] * sizes[1] <= len(binary)
+    assert 64 < section_headers + sizes[2] * sizes[3] <= len(binary)
 
 
 @pytest.mark.cuda

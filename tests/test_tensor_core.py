@@ -18,6 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from cupy_convt3d._choice import HOPPER
+from cupy_convt3d._device import H100, device_of
 from cupy_convt3d._dtypes import DTYPES
 from cupy_convt3d._plan import Plan
 from cupy_convt3d._plan_gather import plan_gather
@@ -41,7 +43,7 @@ from tests.problems import (
     numpy_dtype,
 )
 from tests.reference import tensor_core_bound
-from tests.tensor_core import dtype_of, kernels_for, plan_tensor_core
+from tests.tensor_core import dtype_of, has_wgmma, kernels_for, plan_tensor_core
 
 Run = Callable[[Problem, Arrays], NDArray[Any]]
 
@@ -112,13 +114,29 @@ def check_normal(case: Case, math: Math, run: Run) -> None:
     assert np.all(error <= bound), f"worst error {np.max(error / bound):.2f} of the bound"
 
 
-def plans(case: Case, math: Math, bits: int, turn: int) -> list[Plan]:
-    """Return a plan of each kernel that can run a case."""
+def plans(case: Case, math: Math, bits: int, turn: int, wgmma: bool = True) -> list[Plan]:
+    """Return a plan of each kernel that can run a case, with ``wgmma`` in both of its forms."""
     problem = case.problem()
-    return [
+    found = [
         plan_tensor_core(kernel, problem, math, case.bias, bits, turn, True)
         for kernel in kernels_for(problem)
     ]
+    if wgmma and has_wgmma(math):
+        shared_bytes = H100.shared_bytes
+        found.append(
+            plan_tensor_core(
+                "implicit_gemm",
+                problem,
+                math,
+                case.bias,
+                bits,
+                turn,
+                True,
+                shared_bytes=shared_bytes,
+                wgmma=True,
+            )
+        )
+    return found
 
 
 @ALL_MATHS
@@ -186,7 +204,7 @@ ON_DEVICE = [
 @pytest.mark.parametrize(("math", "bits", "turn"), ON_DEVICE)
 def test_edges_on_device(host: HostExecutor, math: Math, bits: int, turn: int) -> None:
     case = CASES[turn]
-    for plan in plans(case, math, bits, turn):
+    for plan in plans(case, math, bits, turn, device_of(0).capability == HOPPER):
 
         def run(problem: Problem, arrays: Arrays, plan: Plan = plan) -> NDArray[Any]:
             y = run_on_device(plan, problem, arrays)

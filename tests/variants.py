@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 from cupy_convt3d._activation import ACTIVATIONS, NO_ACTIVATION, Activation, activation_of
+from cupy_convt3d._device import H100
 from cupy_convt3d._dtypes import DTYPES, KernelDtype
 from cupy_convt3d._plan import Launch
 from cupy_convt3d._plan_depth_to_space import fit_depth_to_space, plan_depth_to_space
@@ -59,7 +61,10 @@ def _tensor_core_launches(variant: Variant) -> Iterator[Launch]:
         (40, variant.channels, 2, 2, variant.width),
         stride=(2, 2, variant.width) if up else 1,
     )
-    arguments = (problem, dtype, variant.math, variant.tile, (1, 4), SHARED_BYTES)
+    wgmma = variant.wgmma
+    # The large blocks of wgmma are for devices with as much shared memory.
+    shared_bytes = H100.shared_bytes if wgmma else SHARED_BYTES
+    arguments = (problem, dtype, variant.math, variant.tile, (1, 4), shared_bytes)
     for activation in [NO_ACTIVATION, *_all_activations()]:
         if activation != NO_ACTIVATION and (variant.math.name, variant.tile) != ("tf32x3", (1, 4)):
             continue
@@ -69,8 +74,9 @@ def _tensor_core_launches(variant: Variant) -> Iterator[Launch]:
                 problem, dtype, True, config, variant.bits, activation=activation
             )
         else:
-            gemm = fit_config(*arguments)
+            gemm = fit_config(*arguments, wgmma=wgmma)
             assert gemm is not None
+            gemm = replace(gemm, warp_m_tiles=variant.tile[0])
             plan = plan_implicit_gemm(
                 problem, dtype, True, gemm, variant.bits, activation=activation
             )
