@@ -42,14 +42,17 @@ def fill_box_copy(
     """
     row_copies = box[2] // copy_elements
     copies = math.prod(box[:2]) * row_copies
+    copy_channels = max(1, threads // copies)
     target["extent"] = extent
     target["rows_h"] = fast_divmod(box[1])
     target["row_copies"] = fast_divmod(row_copies)
     target["copies"] = fast_divmod(copies)
     for name, value in (
         ("channels", channels),
+        ("source_step", copy_channels * math.prod(extent)),
+        ("target_step", copy_channels * channel_pitch),
         ("copy_elements", copy_elements),
-        ("copy_channels", max(1, threads // copies)),
+        ("copy_channels", copy_channels),
         ("row", box[2]),
         ("channel_pitch", channel_pitch),
         ("plane_step", plane_step),

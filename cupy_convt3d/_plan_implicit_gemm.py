@@ -26,12 +26,16 @@ from cupy_convt3d._tensor_core import (
     even_share,
     up_to_8,
 )
-from cupy_convt3d._unit_rates import SECTOR
+from cupy_convt3d._unit_rates import H100_SXM, SECTOR
 
 #: What the output channels of a block are a multiple of.
 SUM_CHANNELS = 8
 #: Bytes of an ``OutputTaps`` of the kernel.
 OUTPUT_TAPS_BYTES = 8
+#: Bytes that are kept for a ``RowOutputs`` of the kernel.
+ROW_OUTPUTS_BYTES = 32
+#: Waves of blocks that a grid has at least if blocks compute several tiles.
+LEAST_WAVES = 5
 #: Bytes that are kept for the ``BlockTile`` of the kernel.
 BLOCK_TILE_BYTES = 256
 
@@ -81,6 +85,11 @@ class GemmConfig:
     def rows(self) -> int:
         return self.tile_d * self.tile_h
 
+    @property
+    def parts(self) -> int:
+        """Of the output channels, each summed by a thread of its own."""
+        return -(-self.co_tile // self.sum_channels)
+
 
 @dataclass(frozen=True, slots=True)
 class SharedLayout:
@@ -92,6 +101,7 @@ class SharedLayout:
     product_pitch: int
     sums: int
     block_tile: int
+    row_outputs: int
     output_taps: int
     total: int
 
@@ -115,7 +125,8 @@ def shared_layout(problem: Problem, dtype: KernelDtype, config: GemmConfig) -> S
     if config.tap_slice < problem.kernel[2]:
         block_tile += config.co_tile * config.rows * config.segment * dtype.accumulator_bytes
     block_tile += -block_tile % 16
-    output_taps = block_tile + BLOCK_TILE_BYTES
+    row_outputs = block_tile + 2 * BLOCK_TILE_BYTES
+    output_taps = row_outputs + ROW_OUTPUTS_BYTES * config.parts * config.pass_rows
     return SharedLayout(
         channel // dtype.itemsize,
         stage_weights,
@@ -123,6 +134,7 @@ def shared_layout(problem: Problem, dtype: KernelDtype, config: GemmConfig) -> S
         product,
         sums,
         block_tile,
+        row_outputs,
         output_taps,
         output_taps + OUTPUT_TAPS_BYTES * config.segment,
     )
@@ -231,7 +243,8 @@ def fit_config(
         trial = replace(config, pass_rows=even_share(config.rows, most_rows))
         if size(trial) <= shared_bytes:
             break
-    return replace(trial, sum_channels=_sum_channels(trial))
+    parted = replace(trial, sum_channels=_sum_channels(trial))
+    return parted if size(parted) <= shared_bytes else trial
 
 
 def _sum_channels(config: GemmConfig) -> int:
@@ -267,13 +280,26 @@ def _loaded_channels(config: GemmConfig) -> int:
     return 16 if gcd(config.co_tile, config.sum_channels) % 16 == 0 else 8
 
 
-def _tiles_of_block(tiles: int) -> int:
-    """Return how many tiles a block computes one after the other.
+def _grid(tiles: int, threads: int, shared_bytes: int) -> int:
+    """Return the blocks that share the tiles: block b computes tiles b, b + grid, ...
 
-    That saves what a block works out once; blocks enough for many waves keep the card busy to the
-    end.
+    Several tiles of a block share what it works out once; blocks enough for several waves keep the
+    card busy to the end. The waves are those of an H100; results do not depend on them.
     """
-    return min(4, max(1, tiles // 8192))
+    resident = max(1, H100_SXM.blocks_per_multiprocessor(threads, 255, shared_bytes))
+    at_a_time = resident * H100_SXM.multiprocessors
+
+    def blocks(share: int) -> int:
+        # An odd number: with an even one, a block would always get the same phases, and so always
+        # much work or always little.
+        return min(tiles, -(-tiles // share) | 1)
+
+    def time(share: int) -> float:
+        # What a block works out once takes about a tenth of a tile.
+        return -(-blocks(share) // at_a_time) * (share + 0.1)
+
+    most = max(1, tiles // (LEAST_WAVES * at_a_time))
+    return blocks(min(range(1, most + 1), key=time))
 
 
 def plan_implicit_gemm(
@@ -373,6 +399,7 @@ def plan_implicit_gemm(
         ("log2_interleave", interleave),
         ("product_pitch", layout.product_pitch),
         ("output_taps", layout.output_taps),
+        ("row_outputs", layout.row_outputs),
         ("sums", layout.sums),
         ("block_tile", layout.block_tile),
     ):
@@ -411,7 +438,7 @@ def plan_implicit_gemm(
             CONVT3D_SUM_CHANNELS=_loaded_channels(config),
             **macros,
         ),
-        grid=min(-(-tiles // _tiles_of_block(tiles)), INDEX32_LIMIT),
+        grid=min(_grid(tiles, config.threads, layout.total), INDEX32_LIMIT),
         block=config.threads,
         shared_bytes=layout.total,
         params=launch_params(params),

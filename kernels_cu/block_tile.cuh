@@ -39,11 +39,22 @@ __device__ inline int step_fragments(const Params& p) {
   return p.gemm.m_tiles * TensorMath::kParts * 32;
 }
 
+/// The taps along W that a block multiplies at a time.
+struct TapSlice {
+  Index index;
+  Index first_tap;
+  Index end_tap;
+  Index first_input;  // along W that the outputs meet by them, moved down to a multiple of 8
+  Index stages;       // 0 if there is none
+  long long weights;  // fragments before those of tap 0 of the phase
+};
+
 /// What a block computes at a time. Worked out by one thread: the others only read it.
 struct alignas(16) BlockTile {
   Index n;
   Index group;
   Index first_co;     // within the group
+  int co_count;       // output channels, at most co_tile
   Index output[3];    // coordinates of the first
   Index lowest[2];    // inputs that its row meets at tap 0 of the phase, along depth and height
   Taps taps[2];       // of the phase
@@ -54,6 +65,11 @@ struct alignas(16) BlockTile {
   long long x_offset;         // of the first channel of the sample and group
   long long y_offset;         // of the first output channel
   Index output_volume;
+  Index first_bias;
+  TapSlice slice;
+  // Of a pass of the epilogue: its rows, for each part of the channels, and all places of those.
+  int lines;
+  int items;
   // Whether the taps of the outputs are to be found: with one slice and one segment those of the
   // block's previous tile are still right.
   bool finds_taps;
@@ -88,6 +104,8 @@ __device__ inline BlockTile block_tile(Index index, const Params& p) {
   }
   tile.n = divmod(rest, gemm.groups, &tile.group);
   tile.first_co = co_tile * static_cast<Index>(gemm.co_tile.divisor);
+  tile.co_count = static_cast<int>(min(static_cast<Index>(gemm.co_tile.divisor),
+                                       static_cast<Index>(p.out_channels) - tile.first_co));
   tile.output[2] = segment * static_cast<Index>(gemm.segment.divisor);
   tile.taps_h = phase[1].taps;
   Index remainder;
@@ -113,39 +131,86 @@ __device__ inline BlockTile block_tile(Index index, const Params& p) {
   tile.output_volume = static_cast<Index>(p.axis[0].output) * static_cast<Index>(p.axis[1].output) *
                        static_cast<Index>(p.axis[2].output);
   tile.y_offset = (first_plane * p.out_channels + tile.first_co) * tile.output_volume;
+  tile.first_bias = tile.group * static_cast<Index>(p.out_channels) + tile.first_co;
+  int last_channels;
+  tile.lines = divmod(tile.co_count + static_cast<int>(gemm.sum_channels.divisor) - 1,
+                      gemm.sum_channels, &last_channels) *
+               static_cast<int>(gemm.pass_rows.divisor);
+  tile.items = tile.lines * static_cast<int>(gemm.row_places.divisor);
   tile.finds_taps = index == static_cast<Index>(blockIdx.x) || p.axis[2].tap_slices > 1 ||
                     gemm.segments.divisor > 1;
   return tile;
 }
 
-/// The box of output rows that some warps have tiles of; empty where `first` is not below `end`.
+/// Returns a slice of the taps along W.
+__device__ inline TapSlice tap_slice(const Params& p, const BlockTile& tile, Index slice) {
+  const AxisParams& axis = p.axis[2];
+  const Index padding = static_cast<Index>(axis.padding);
+  const Index dilation = static_cast<Index>(axis.dilation);
+  const Index size = static_cast<Index>(axis.tap_slice);
+  TapSlice taps;
+  taps.index = slice;
+  taps.first_tap = slice * size;
+  taps.end_tap = min(taps.first_tap + size, static_cast<Index>(axis.kernel));
+  const Index end_output = min(tile.output[2] + static_cast<Index>(p.gemm.segment.divisor),
+                               static_cast<Index>(axis.output));
+  const Index lowest = tile.output[2] + padding - (taps.end_tap - 1) * dilation;
+  const Index highest = end_output - 1 + padding - taps.first_tap * dilation;
+  Index remainder;
+  // A multiple of 8 for wide copies.
+  taps.first_input = divmod(max(lowest, static_cast<Index>(0)), axis.stride_divmod, &remainder) &
+                     ~static_cast<Index>(7);
+  const bool has_inputs = taps.first_input < static_cast<Index>(axis.input) && highest >= 0;
+  taps.stages = has_inputs ? tile.stages : 0;
+  taps.weights = tile.weights + slice * tile.slice_fragments;
+  return taps;
+}
+
+/// Returns the coordinates of the first output of a row of a block.
+__device__ inline void output_of_row(const Params& p, const BlockTile& tile, int row,
+                                     Index (&at)[3]) {
+  int h;
+  const int d = divmod(row, p.gemm.tile_h, &h);
+  at[0] = tile.output[0] + d * static_cast<Index>(p.axis[0].stride);
+  at[1] = tile.output[1] + h * static_cast<Index>(p.axis[1].stride);
+  at[2] = tile.output[2];
+}
+
+/// The box of output rows that some warps have tiles of.
 struct WarpRows {
-  int first_d;
-  int end_d;
-  int first_h;
-  int end_h;
+  int last[2];             // along depth and height
+  UnsignedIndex reach[2];  // inputs, and rows less one
+
+  /// Returns whether any of the rows meets an input, where the first row of the block meets
+  /// `lowest`, which may lie outside.
+  __device__ bool meet_input(int axis, Index lowest) const {
+    return static_cast<UnsignedIndex>(lowest + last[axis]) < reach[axis];
+  }
 };
 
-/// Returns the box of rows of a range of tiles of 8 inputs.
+/// Returns the box of rows of a range of tiles of 8 inputs, one that meets no input if they are
+/// past the last row.
 ///
 /// rows  of the block
 __device__ inline WarpRows rows_of_tiles(const Params& p, int first_tile, int tiles, int rows) {
   const GemmParams& gemm = p.gemm;
+  const int tile_h = static_cast<int>(gemm.tile_h.divisor);
   int place;
   const int first = divmod(first_tile, gemm.row_tiles, &place);
   const int last = min(rows - 1, divmod(first_tile + tiles - 1, gemm.row_tiles, &place));
-  WarpRows box{};
-  if (first > last) return box;
+  if (first > last) return {};
+  int first_h;
   int last_h;
-  box.first_d = divmod(first, gemm.tile_h, &box.first_h);
-  box.end_d = divmod(last, gemm.tile_h, &last_h) + 1;
-  box.end_h = last_h + 1;
-  if (box.end_d - box.first_d > 1) {
+  const int first_d = divmod(first, gemm.tile_h, &first_h);
+  const int last_d = divmod(last, gemm.tile_h, &last_h);
+  if (first_d < last_d) {
     // From one plane to the next: the rows up to the last of a plane, and those from its first.
-    box.first_h = 0;
-    box.end_h = static_cast<int>(gemm.tile_h.divisor);
+    first_h = 0;
+    last_h = tile_h - 1;
   }
-  return box;
+  return {{last_d, last_h},
+          {static_cast<UnsignedIndex>(static_cast<Index>(p.axis[0].input) + last_d - first_d),
+           static_cast<UnsignedIndex>(static_cast<Index>(p.axis[1].input) + last_h - first_h)}};
 }
 
 /// Which part of gemm_k a stage holds: tap of the phase along depth, k step, taps along height.

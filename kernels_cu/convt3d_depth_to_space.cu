@@ -72,11 +72,9 @@ __device__ inline void load_positions(Element* tile, const Element* __restrict__
     const int channel = divmod(e, copy.copies, &unit);
     const Index position = first + unit * copy.copy_elements;
     const bool inside = position < volume;
-    copy_channels(tile + channel * copy.channel_pitch + unit * copy.copy_elements,
-                  inside ? x + channel * volume + position : x, inside, channel,
-                  static_cast<int>(p.in_channels), channels, together,
-                  inside ? together * volume : 0, together * copy.channel_pitch,
-                  copy.copy_elements);
+    const int target = channel * copy.channel_pitch + unit * copy.copy_elements;
+    copy_channels(shared_address(tile + target), inside ? x + channel * volume + position : x,
+                  inside, channel, static_cast<int>(p.in_channels), channels, copy);
   }
 }
 
@@ -273,7 +271,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       // As [step][m tile] in both memories.
       for (int step = 0; step < steps; ++step) {
         uint4* const of_step = target + step * stage_m * kMTilePieces;
-        load_fragments(of_step,
+        load_fragments(shared_address(of_step),
                        group_weights + ((first_step + step) * static_cast<long long>(m_tiles) + m) *
                                            kMTilePieces,
                        tiles * kMTilePieces);

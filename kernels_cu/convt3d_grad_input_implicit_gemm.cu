@@ -82,6 +82,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   }
   add_lane_of_elements(lane, pitch, stride_w * kElementBytes, tile_offset);
 
+  const BoxUnit box_unit = unit_of_box(static_cast<int>(threadIdx.x), gemm.x);
+
   BlockTile* const shared_tile = reinterpret_cast<BlockTile*>(shared + gemm.block_tile);
   // Unsigned: the last block may reach past 2^31.
   const UnsignedIndex tiles = static_cast<UnsignedIndex>(p.tiles);
@@ -102,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
     Accumulator sum[kWarpMTiles][kWarpNTiles][4] = {};
 
     const auto load_stage = [&](const StageOfK& k, int buffer) {
-      unsigned char* const memory = shared + buffer * gemm.stage_bytes;
+      const unsigned memory = shared_address(shared + buffer * gemm.stage_bytes);
       const int taps = static_cast<int>(min(stage_taps_h, taps_h.end - k.tap_h));
       Box box;
       box.channel = k.step * TensorMath::kStepK;
@@ -110,15 +112,14 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       box.first[1] = tile.lowest[1] - (k.tap_h + taps - 1) * tap_rows;
       box.first[2] = first_w;
       box.rows_h = (tile_h - 1) * stride_h + (taps - 1) * tap_rows + 1;
-      load_box(reinterpret_cast<Element*>(memory), grad_output + tile.x_offset, gemm.x, box,
-               TensorMath::kStepK);
-      uint4* const target = reinterpret_cast<uint4*>(memory + gemm.stage_weights);
+      load_box(memory, grad_output + tile.x_offset, gemm.x, box, box_unit, TensorMath::kStepK);
+      const unsigned target = memory + gemm.stage_weights;
       const uint4* const source =
           packed + tile.weights +
           static_cast<long long>((k.tap_d * k_steps + k.step) * tile.taps_h + k.tap_h) * fragments;
       for (int kw = 0; kw < kernel_w; ++kw) {
-        load_fragments(target + kw * taps * fragments, source + kw * tile.slice_fragments,
-                       taps * fragments);
+        load_fragments(target + kFragmentBytes * (kw * taps * fragments),
+                       source + kw * tile.slice_fragments, taps * fragments);
       }
     };
 

@@ -25,7 +25,8 @@
 //          [position][kw][co], then consecutive threads sum the taps of consecutive outputs, where
 //          OutputTaps says that their products are, and store them
 //
-// A block computes one tile or several (BlockTile), each described by one of its threads.
+// A block computes one tile or several (BlockTile), each described by one of its threads while the
+// block waits for the inputs of the previous one.
 //
 // Where the taps along W do not fit one GEMM they are cut into slices, multiplied one after the
 // other; the sums so far wait in shared memory.
@@ -59,15 +60,10 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   unsigned char* const shared = dynamic_shared_memory();
   const GemmParams& gemm = p.gemm;
 
-  const Index out_channels = static_cast<Index>(p.out_channels);
-  const Index input_w = static_cast<Index>(p.axis[2].input);
-  const Index output_h = static_cast<Index>(p.axis[1].output);
-  const Index output_w = static_cast<Index>(p.axis[2].output);
-  const Index output_d = static_cast<Index>(p.axis[0].output);
-  const Index kernel_h = static_cast<Index>(p.axis[1].kernel);
-  const Index dilation_w = static_cast<Index>(p.axis[2].dilation);
-  const Index padding_w = static_cast<Index>(p.axis[2].padding);
   const Index k_steps = k_steps_of(p);
+  // Of the packed weights, from one tap of a phase along depth to the next.
+  const Index tap_d_steps =
+      static_cast<Index>(p.axis[0].tap_step) * static_cast<Index>(p.axis[1].kernel) * k_steps;
   const Accumulator empty = empty_sum(p);
 
   const int tile_d = static_cast<int>(p.axis[0].tile);
@@ -78,8 +74,13 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
   const Index stage_taps_h = static_cast<Index>(gemm.stage_taps_h.divisor);
   const int stage_rows_h = static_cast<int>(gemm.x.rows_h.divisor);
   const int pitch = gemm.x.channel_pitch * kElementBytes;
+  const int step_d = static_cast<int>(p.axis[0].input_step);
   const int step_h = static_cast<int>(p.axis[1].input_step);
   const int fragments = step_fragments(p);
+  // From one tap along height to the next.
+  const int tap_bytes_of_x = step_h * tile_w * kElementBytes;
+  const int tap_bytes_of_weights = fragments * static_cast<int>(sizeof(uint4));
+  const unsigned stage_memory = shared_address(shared);
 
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32);
@@ -109,225 +110,224 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
       rows_of_tiles(p, warp_n / kWarpsTogether * kTilesTogether, kTilesTogether, rows);
   add_lane_of_positions(lane, pitch, tile_offset);
 
-  BlockTile* const shared_tile = reinterpret_cast<BlockTile*>(shared + gemm.block_tile);
+  // Of the outputs that a thread sums. Hidden, or it would be worked out again for each tile.
+  const int first_item = hidden(warp * 32 + interleaved_lane(lane, gemm.log2_interleave));
+  const BoxUnit box_unit = unit_of_box(static_cast<int>(threadIdx.x), gemm.x);
+
+  // Two: while one is computed, the next is described.
+  BlockTile* shared_tile = reinterpret_cast<BlockTile*>(shared + gemm.block_tile);
+  BlockTile* next_tile = shared_tile + 1;
   // Unsigned: the last block may reach past 2^31.
   const UnsignedIndex tiles = static_cast<UnsignedIndex>(p.tiles);
-  for (UnsignedIndex index = blockIdx.x; index < tiles; index += gridDim.x) {
-    __syncthreads();  // the products and the description of the previous tile have been used
-    if (threadIdx.x == 0) {
-      *shared_tile = block_tile(static_cast<Index>(index), p);
+  const Index slices = static_cast<Index>(p.axis[2].tap_slices);
+  UnsignedIndex index = blockIdx.x;
+  Index slice = 0;
+  const auto describe = [&](BlockTile* target) {
+    *target = block_tile(static_cast<Index>(index), p);
+    target->slice = tap_slice(p, *target, slice);
+  };
+  if (threadIdx.x == 0) describe(shared_tile);
+  while (index < tiles) {
+    if (++slice == slices) {
+      slice = 0;
+      index += gridDim.x;
     }
-    __syncthreads();  // the description is complete
+    __syncthreads();  // the description is complete, and the products of the previous one used
     const BlockTile tile = *shared_tile;
     const Taps taps_h = tile.taps[1];
-    const Index end_output =
-        min(tile.output[2] + static_cast<Index>(gemm.segment.divisor), output_w);
-    // Rows outside the input hold zeros: a warp skips the taps that meet no other.
-    const Taps warp_taps[2] = {
-        taps_in_reach(p.axis[0], tile.taps[0].end, tile.lowest[0] + warp_rows.first_d,
-                      warp_rows.end_d - warp_rows.first_d),
-        taps_in_reach(p.axis[1], taps_h.end, tile.lowest[1] + warp_rows.first_h,
-                      warp_rows.end_h - warp_rows.first_h)};
 
-    const Index slices = static_cast<Index>(p.axis[2].tap_slices);
-    for (Index slice = 0; slice < slices; ++slice) {
-      const Index first_tap = slice * static_cast<Index>(p.axis[2].tap_slice);
-      const Index end_tap = min(first_tap + static_cast<Index>(p.axis[2].tap_slice),
-                                static_cast<Index>(p.axis[2].kernel));
-      Index remainder;
-      // The first input that the segment needs, moved down to a multiple of 8 for wide copies.
-      const Index lowest = tile.output[2] + padding_w - (end_tap - 1) * dilation_w;
-      const Index first_input =
-          (lowest > 0 ? divmod(lowest, p.axis[2].stride_divmod, &remainder) : 0) &
-          ~static_cast<Index>(7);
-      const bool has_inputs =
-          first_input < input_w && end_output - 1 + padding_w - first_tap * dilation_w >= 0;
+    WarpSums sums_of_warp;
+    sums_of_warp.fill(empty);
 
-      WarpSums sums_of_warp;
-      sums_of_warp.fill(empty);
+    const uint4* const weights = packed + tile.slice.weights;
 
-      const Index stage_count = has_inputs ? tile.stages : 0;
-      const uint4* const weights = packed + (tile.weights + slice * shared_tile->slice_fragments);
-
-      const auto load_stage = [&](const StageOfK& k, int buffer) {
-        unsigned char* const memory = shared + buffer * gemm.stage_bytes;
-        const int taps = static_cast<int>(min(stage_taps_h, taps_h.end - k.tap_h));
-        Box stage;
-        stage.channel = k.step * TensorMath::kStepK;
-        stage.first[0] = tile.lowest[0] - k.tap_d * static_cast<Index>(p.axis[0].input_step);
-        stage.first[1] = tile.lowest[1] - (k.tap_h + taps - 1) * step_h;
-        stage.first[2] = first_input;
-        stage.rows_h = tile_h + (taps - 1) * step_h;
-        load_box(reinterpret_cast<Element*>(memory), x + tile.x_offset, gemm.x, stage,
-                 stage_steps * TensorMath::kStepK);
-        uint4* const target = reinterpret_cast<uint4*>(memory + gemm.stage_weights);
-        const Index kd = k.tap_d * static_cast<Index>(p.axis[0].tap_step);
-        const int steps = static_cast<int>(min(static_cast<Index>(stage_steps), k_steps - k.step));
-        const uint4* const source =
-            weights +
-            static_cast<long long>(kd * kernel_h * k_steps + k.step * tile.taps_h + k.tap_h) *
-                fragments;
-        if (taps == tile.taps_h) {
-          load_fragments(target, source, steps * taps * fragments);
-        } else {
-          for (int step = 0; step < steps; ++step) {
-            load_fragments(target + step * taps * fragments,
-                           source + static_cast<long long>(step * tile.taps_h) * fragments,
-                           taps * fragments);
-          }
-        }
-      };
-
-      const auto multiply_stage = [&](const StageOfK& k, int buffer) {
-        if (k.tap_d < warp_taps[0].begin || k.tap_d >= warp_taps[0].end) return;
-        const unsigned x_tile = shared_address(shared + buffer * gemm.stage_bytes);
-        const unsigned stage_weights = x_tile + static_cast<unsigned>(gemm.stage_weights);
-        const int taps = static_cast<int>(min(stage_taps_h, taps_h.end - k.tap_h));
-        const int first =
-            static_cast<int>(max(warp_taps[1].begin - k.tap_h, static_cast<Index>(0)));
-        const int end = static_cast<int>(min(warp_taps[1].end - k.tap_h, static_cast<Index>(taps)));
-        const int steps = static_cast<int>(min(static_cast<Index>(stage_steps), k_steps - k.step));
+    const auto load_stage = [&](const StageOfK& k, int buffer) {
+      const unsigned memory = stage_memory + buffer * gemm.stage_bytes;
+      const int taps = static_cast<int>(min(stage_taps_h, taps_h.end - k.tap_h));
+      Box stage;
+      stage.channel = k.step * TensorMath::kStepK;
+      stage.first[0] = tile.lowest[0] - k.tap_d * static_cast<Index>(p.axis[0].input_step);
+      stage.first[1] = tile.lowest[1] - (k.tap_h + taps - 1) * step_h;
+      stage.first[2] = tile.slice.first_input;
+      stage.rows_h = tile_h + (taps - 1) * step_h;
+      load_box(memory, x + tile.x_offset, gemm.x, stage, box_unit,
+               stage_steps * TensorMath::kStepK);
+      const unsigned target = memory + gemm.stage_weights;
+      const int steps = static_cast<int>(min(static_cast<Index>(stage_steps), k_steps - k.step));
+      const uint4* const source =
+          weights + static_cast<long long>(k.tap_d * tap_d_steps + k.step * tile.taps_h + k.tap_h) *
+                        fragments;
+      if (taps == tile.taps_h) {
+        load_fragments(target, source, steps * taps * fragments);
+      } else {
         for (int step = 0; step < steps; ++step) {
-          const unsigned step_x = x_tile + step * TensorMath::kStepK * pitch;
-          for (int tap = first; tap < end; ++tap) {
-            const unsigned tap_x = step_x + (taps - 1 - tap) * step_h * tile_w * kElementBytes;
-            const unsigned tap_weights = stage_weights + static_cast<unsigned>(sizeof(uint4)) *
-                                                             ((step * taps + tap) * fragments);
-            sums_of_warp.add(tap_x, pitch, tile_offset, tap_weights, warp_m, lane);
-          }
-        }
-        sums_of_warp.finish();
-      };
-
-      StageOfK loaded{tile.taps[0].begin, 0, taps_h.begin};
-      StageOfK used = loaded;
-      const auto next = [&](StageOfK& k) { k.advance(taps_h, stage_taps_h, stage_steps, k_steps); };
-      if (slice > 0) __syncthreads();  // the products of the previous slice have been used
-      run_pipeline<kWarpgroups>(
-          gemm.stages, stage_count,
-          [&](int buffer) {
-            load_stage(loaded, buffer);
-            next(loaded);
-          },
-          [&](int buffer) {
-            multiply_stage(used, buffer);
-            next(used);
-          });
-
-      ChannelVector* const sums = reinterpret_cast<ChannelVector*>(shared + gemm.sums);
-      // Loaded again, so that it takes no registers while products are summed.
-      const BlockTile tile = *shared_tile;
-      const int co_count = static_cast<int>(
-          min(static_cast<Index>(gemm.co_tile.divisor), out_channels - tile.first_co));
-      const unsigned products = shared_address(shared);
-      const int product_bytes = gemm.product_pitch * kSumBytes;
-      const int pass_rows = static_cast<int>(gemm.pass_rows.divisor);
-      // Bytes from the start of shared memory to this lane's first product of the warp's first
-      // tile.
-      const int own_product =
-          (8 * warp_n * kWarpNTiles + WarpSums::first_position(lane)) * product_bytes +
-          (warp_m * kWarpMTiles * kMTileRows + WarpSums::first_row(lane)) * kSumBytes;
-      const int segment_outputs = static_cast<int>(gemm.segment.divisor);
-      // The same for all rows and channels of an output position.
-      OutputTaps* const output_taps = reinterpret_cast<OutputTaps*>(shared + gemm.output_taps);
-      const int tap_pitch = static_cast<int>(gemm.co_tile.divisor) * kSumBytes;
-      const int tap_bytes = static_cast<int>(p.axis[2].tap_step) * tap_pitch -
-                            static_cast<int>(p.axis[2].input_step) * product_bytes;
-      const int row_bytes = tile_w * product_bytes;
-      const int sum_channels = static_cast<int>(gemm.sum_channels.divisor);
-      const int co_tile_size = static_cast<int>(gemm.co_tile.divisor);
-      int remaining;
-      const int parts = divmod(co_count + sum_channels - 1, gemm.sum_channels, &remaining);
-      for (int first_row = 0; first_row < rows; first_row += pass_rows) {
-        const int positions = min(pass_rows, rows - first_row) * tile_w;
-        __syncthreads();  // the stages, or the products of the previous pass, have been used
-#pragma unroll
-        for (int i = 0; i < kWarpNTiles; ++i) {
-          const int position = 8 * (warp_n * kWarpNTiles + i) - first_row * tile_w;
-          if (position < 0 || position >= positions) continue;
-          sums_of_warp.store(
-              i,
-              reinterpret_cast<Accumulator*>(shared + own_product +
-                                             (8 * i - first_row * tile_w) * product_bytes),
-              gemm.product_pitch);
-        }
-        if (first_row == 0 && tile.finds_taps) {
-          for (int place = static_cast<int>(threadIdx.x); place < segment_outputs;
-               place += static_cast<int>(blockDim.x)) {
-            output_taps[place] = taps_of_output(p.axis[2], tile.output[2] + place, first_tap,
-                                                end_tap, first_input, product_bytes, tap_pitch);
-          }
-        }
-        __syncthreads();  // the products of the pass are complete
-
-        const int items = parts * pass_rows * static_cast<int>(gemm.row_places.divisor);
-        for (int e = warp * 32 + interleaved_lane(lane, gemm.log2_interleave); e < items;
-             e += static_cast<int>(blockDim.x)) {
-          int place;
-          int row;
-          const int part = divmod(divmod(e, gemm.row_places, &place), gemm.pass_rows, &row);
-          int h;
-          const int d = divmod(first_row + row, gemm.tile_h, &h);
-          const Index output_row[2] = {tile.output[0] + d * static_cast<Index>(p.axis[0].stride),
-                                       tile.output[1] + h * static_cast<Index>(p.axis[1].stride)};
-          const Index row_offset =
-              (output_row[0] * output_h + output_row[1]) * output_w + tile.output[2];
-          // The first place of a row is where its first sector of y begins.
-          place -= static_cast<int>(tile.y_offset + row_offset) & gemm.sector_mask;
-          if (place < 0 || tile.output[2] + place >= end_output || first_row + row >= rows ||
-              output_row[0] >= output_d || output_row[1] >= output_h) {
-            continue;
-          }
-          const OutputTaps taps = output_taps[place];
-          const unsigned first_product =
-              products + static_cast<unsigned>(row * row_bytes) + taps.first;
-          const OutputRow target{tile.n,
-                                 tile.group,
-                                 {output_row[0], output_row[1], tile.output[2] + place},
-                                 y + tile.y_offset + (row_offset + place),
-                                 tile.output_volume};
-          // Of the slices so far.
-          const auto kept_sums = [&](int channel) {
-            const int position = (first_row + row) * segment_outputs + place;
-            return sums + (position * co_tile_size + channel) / kSumChannels;
-          };
-          const int end_channel = min((part + 1) * sum_channels, co_count);
-          for (int channel = part * sum_channels; channel < end_channel; channel += kSumChannels) {
-            const int channels = min(end_channel - channel, kSumChannels);
-            ChannelVector total;
-            unsigned source = first_product + static_cast<unsigned>(channel * kSumBytes);
-            load_products(source, total.channel);
-            int left = taps.count;
-            if (__builtin_expect((left == 0) | (slice > 0), false)) {
-#pragma unroll
-              for (int c = 0; c < kSumChannels; ++c) total.channel[c] = empty;
-              if (slice > 0) total = *kept_sums(channel);
-            } else {
-              source += tap_bytes;
-              --left;
-            }
-#pragma unroll 1
-            for (; left > 0; --left) {
-              ChannelVector value;
-              load_products(source, value.channel);
-#pragma unroll
-              for (int c = 0; c < kSumChannels; ++c) {
-                total.channel[c] = total.channel[c] + value.channel[c];
-              }
-              source += tap_bytes;
-            }
-            if (slice + 1 < slices) {
-              *kept_sums(channel) = total;
-            } else if (channels == kSumChannels) {
-              store_channels<true>(total, target, tile.first_co, channel, channels, x, weight, bias,
-                                   p);
-            } else {
-              store_channels<false>(total, target, tile.first_co, channel, channels, x, weight,
-                                    bias, p);
-            }
-          }
+          load_fragments(target + step * taps * tap_bytes_of_weights,
+                         source + static_cast<long long>(step * tile.taps_h) * fragments,
+                         taps * fragments);
         }
       }
+    };
+
+    const auto multiply_stage = [&](const StageOfK& k, int buffer) {
+      // Rows outside the input hold zeros: a warp skips the taps that meet no other.
+      if (!warp_rows.meet_input(0, tile.lowest[0] - k.tap_d * step_d)) return;
+      const int taps = static_cast<int>(min(stage_taps_h, taps_h.end - k.tap_h));
+      const int steps = static_cast<int>(min(static_cast<Index>(stage_steps), k_steps - k.step));
+      unsigned step_x = stage_memory + buffer * gemm.stage_bytes + (taps - 1) * tap_bytes_of_x;
+      unsigned tap_weights = stage_memory + buffer * gemm.stage_bytes + gemm.stage_weights;
+      for (int step = 0; step < steps; ++step) {
+        unsigned tap_x = step_x;
+        Index lowest = tile.lowest[1] - k.tap_h * step_h;
+        for (int tap = 0; tap < taps; ++tap) {
+          if (warp_rows.meet_input(1, lowest)) {
+            sums_of_warp.add(tap_x, pitch, tile_offset, tap_weights, warp_m, lane);
+          }
+          tap_x -= tap_bytes_of_x;
+          tap_weights += tap_bytes_of_weights;
+          lowest -= step_h;
+        }
+        step_x += TensorMath::kStepK * pitch;
+      }
+      sums_of_warp.finish();
+    };
+
+    StageOfK loaded{tile.taps[0].begin, 0, taps_h.begin};
+    StageOfK used = loaded;
+    const auto next = [&](StageOfK& k) { k.advance(taps_h, stage_taps_h, stage_steps, k_steps); };
+    run_pipeline<kWarpgroups>(
+        gemm.stages, tile.slice.stages,
+        [&](int buffer) {
+          load_stage(loaded, buffer);
+          next(loaded);
+        },
+        [&](int buffer) {
+          multiply_stage(used, buffer);
+          next(used);
+        },
+        [&] {
+          if (threadIdx.x == 0 && index < tiles) describe(next_tile);
+        });
+
+    ChannelVector* const sums = reinterpret_cast<ChannelVector*>(shared + gemm.sums);
+    // Loaded again, so that it takes no registers while products are summed.
+    const BlockTile output_tile = *shared_tile;
+    const int product_bytes = gemm.product_pitch * kSumBytes;
+    const int pass_rows = static_cast<int>(gemm.pass_rows.divisor);
+    const int segment_outputs = static_cast<int>(gemm.segment.divisor);
+    const int sum_channels = static_cast<int>(gemm.sum_channels.divisor);
+    const Index slice = output_tile.slice.index;
+    const bool last_slice = slice + 1 == slices;
+    OutputTaps* const output_taps = reinterpret_cast<OutputTaps*>(shared + gemm.output_taps);
+    RowOutputs* const row_outputs = reinterpret_cast<RowOutputs*>(shared + gemm.row_outputs);
+    const int tap_pitch = static_cast<int>(gemm.co_tile.divisor) * kSumBytes;
+    const int tap_bytes = static_cast<int>(p.axis[2].tap_step) * tap_pitch -
+                          static_cast<int>(p.axis[2].input_step) * product_bytes;
+    for (int first_row = 0; first_row < rows; first_row += pass_rows) {
+      const unsigned positions = min(pass_rows, rows - first_row) * tile_w;
+      __syncthreads();  // the stages, or the products of the previous pass, have been used
+      // Of the warp's tiles: their first positions, and their lane's products.
+      int position = 8 * warp_n * kWarpNTiles - first_row * tile_w;
+      unsigned char* own_products =
+          shared + (position + WarpSums::first_position(lane)) * product_bytes +
+          (warp_m * kWarpMTiles * kMTileRows + WarpSums::first_row(lane)) * kSumBytes;
+#pragma unroll
+      for (int i = 0; i < kWarpNTiles; ++i) {
+        if (static_cast<unsigned>(position) < positions) {
+          sums_of_warp.store(i, reinterpret_cast<Accumulator*>(own_products), gemm.product_pitch);
+        }
+        position += 8;
+        own_products += 8 * product_bytes;
+      }
+      if (first_row == 0 && output_tile.finds_taps) {
+        for (int place = static_cast<int>(threadIdx.x); place < segment_outputs;
+             place += static_cast<int>(blockDim.x)) {
+          output_taps[place] = taps_of_output(
+              p.axis[2], output_tile.output[2] + place, output_tile.slice.first_tap,
+              output_tile.slice.end_tap, output_tile.slice.first_input, product_bytes, tap_pitch);
+        }
+      }
+      for (int line = static_cast<int>(threadIdx.x); line < output_tile.lines;
+           line += static_cast<int>(blockDim.x)) {
+        row_outputs[line] = outputs_of_line(p, output_tile, first_row, line);
+      }
+      __syncthreads();  // the products of the pass are complete
+
+      for (int e = first_item; e < output_tile.items; e += static_cast<int>(blockDim.x)) {
+        int place;
+        const int line = divmod(e, gemm.row_places, &place);
+        const RowOutputs outputs = row_outputs[line];
+        place -= outputs.skipped;
+        if (static_cast<unsigned>(place) >= static_cast<unsigned>(outputs.count)) continue;
+        const OutputTaps taps = output_taps[place];
+        unsigned products = stage_memory + outputs.products;
+        Element* target = y + output_tile.y_offset + (outputs.offset + place);
+        int channel = outputs.first_channel;
+        const int end_channel = min(channel + sum_channels, output_tile.co_count);
+        do {
+          unsigned source = products + taps.first;
+          unsigned last = products + taps.last;
+          ChannelVector total;
+          load_products(source, total.channel);
+          // Of the slices so far.
+          const auto kept_sums = [&] {
+            int row;
+            divmod(hidden(line), gemm.pass_rows, &row);
+            const int position = (first_row + row) * static_cast<int>(gemm.segment.divisor) + place;
+            return sums +
+                   (position * static_cast<int>(gemm.co_tile.divisor) + channel) / kSumChannels;
+          };
+          const bool none = taps.last == OutputTaps::kNone;
+          if (__builtin_expect(none | (slice > 0), false)) {
+            ChannelVector kept;
+#pragma unroll
+            for (int c = 0; c < kSumChannels; ++c) kept.channel[c] = empty;
+            if (slice > 0) kept = *kept_sums();
+            if (none) {
+              last = source;
+            } else {
+              // Loaded again, so that the others need not keep it apart from the sum.
+              load_products(source, total.channel);
+              kept = kept + total;
+            }
+            total = kept;
+          }
+#pragma unroll 1
+          while (source != last) {
+            source += tap_bytes;
+            ChannelVector value;
+            load_products(source, value.channel);
+            total = total + value;
+          }
+          if (!last_slice) {
+            *kept_sums() = total;
+          } else {
+            const auto direct = [&](int c) {
+              int row;
+              divmod(hidden(line), gemm.pass_rows, &row);
+              Index at[3];
+              output_of_row(p, output_tile, first_row + row, at);
+              at[2] += hidden(place);
+              return direct_sum(x, weight, p, output_tile.n, output_tile.group,
+                                output_tile.first_co + channel + c, at);
+            };
+            const int channels = end_channel - channel;
+            const Index first_bias = output_tile.first_bias + channel;
+            if (channels >= kSumChannels) {
+              store_channels<true>(total, kSumChannels, target, output_tile.output_volume, bias,
+                                   first_bias, direct, p);
+            } else {
+              store_channels<false>(total, channels, target, output_tile.output_volume, bias,
+                                    first_bias, direct, p);
+            }
+          }
+          channel += kSumChannels;
+          products += kSumChannels * kSumBytes;
+          target += kSumChannels * output_tile.output_volume;
+        } while (channel < end_channel);
+      }
     }
+    BlockTile* const done = shared_tile;
+    shared_tile = next_tile;
+    next_tile = done;
   }
 }

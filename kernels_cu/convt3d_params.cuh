@@ -43,6 +43,8 @@ struct BoxCopy {
   FastDivmod rows_h;      // rows of the box in a plane
   FastDivmod row_copies;  // asynchronous copies of a row
   FastDivmod copies;      // asynchronous copies of a channel
+  long long source_step;  // elements of the tensor from one channel of a thread to its next
+  int target_step;        // the same in the box
   int copy_elements;
   int copy_channels;  // that the threads of a block copy at a time
   int row;            // elements of a row of the box
@@ -74,6 +76,7 @@ struct GemmParams {
   int product_pitch;        // elements from the products of one input to those of the next
   FastDivmod sum_channels;  // that a thread of the epilogue sums for one output
   int output_taps;          // bytes from the start of shared memory to the taps of the outputs
+  int row_outputs;          // the same to the outputs of a pass (RowOutputs)
   int sums;                 // the same to the sums of tap slices
   int block_tile;           // the same to the description of what the block computes
   // Depth to space.

@@ -13,12 +13,12 @@ __device__ inline Accumulator direct_sum(const Element* __restrict__ x,
                                          const Element* __restrict__ weight, const Params& p,
                                          Index n, Index group, Index co, const Index (&output)[3]) {
   Accumulator sum = EmptySum<Accumulator>::value();
-  const Index in_channels = static_cast<Index>(p.in_channels);
+  const Index in_channels = hidden(static_cast<Index>(p.in_channels));
   const Index kernel_h = static_cast<Index>(p.axis[1].kernel);
   const Index kernel_w = static_cast<Index>(p.axis[2].kernel);
   const Index input_h = static_cast<Index>(p.axis[1].input);
   const Index input_w = static_cast<Index>(p.axis[2].input);
-  const Index input_volume = static_cast<Index>(p.axis[0].input) * input_h * input_w;
+  const Index input_volume = hidden(static_cast<Index>(p.axis[0].input)) * input_h * input_w;
   const Index kernel_volume = static_cast<Index>(p.kernel_volume);
   const Index weight_step = static_cast<Index>(p.weight_in_step);
   for (Index tap = 0; tap < kernel_volume; ++tap) {

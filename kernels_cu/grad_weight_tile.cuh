@@ -148,8 +148,8 @@ __device__ inline void load_positions_stage(unsigned char* memory, const GradWei
   const long long y_volume = p.axis[0].output * p.axis[1].output * p.axis[2].output;
   const Box x_box{
       tile.first_ci, {at.d, at.h, at.segment * static_cast<Index>(gemm.segment.divisor)}, rows};
-  load_box(reinterpret_cast<Element*>(memory), x + image * p.in_channels * x_volume, gemm.x, x_box,
-           p.grad_weight.ci_tile);
+  load_box(shared_address(memory), x + image * p.in_channels * x_volume, gemm.x, x_box,
+           unit_of_box(static_cast<int>(threadIdx.x), gemm.x), p.grad_weight.ci_tile);
   const Index lowest_w = lowest_output_w(tile, at, p);
   const AxisParams& depth = p.axis[0];
   const AxisParams& height = p.axis[1];
@@ -159,8 +159,9 @@ __device__ inline void load_positions_stage(unsigned char* memory, const GradWei
        static_cast<Index>(at.h * height.stride + tile.first_kh * height.dilation - height.padding),
        lowest_w - output_shift(lowest_w)},
       static_cast<int>((rows - 1) * height.stride + (tile.taps_h - 1) * height.dilation + 1)};
-  load_box(reinterpret_cast<Element*>(memory + gemm.stage_weights),
+  load_box(shared_address(memory + gemm.stage_weights),
            grad_output + image * p.out_channels * y_volume, p.grad_weight.grad_output, y_box,
+           unit_of_box(static_cast<int>(threadIdx.x), p.grad_weight.grad_output),
            static_cast<int>(gemm.co_tile.divisor));
 }
 

@@ -8,12 +8,14 @@
 /// load      called by all threads with the buffer of the next stage; starts its copies
 /// multiply  called by all threads with the buffer of the next stage, which has arrived
 ///
+/// meanwhile called by all threads once, while the first copies are under way
+///
 /// kForWgmma: `multiply` reads the buffers by wgmma.
 ///
 /// Assumes: all threads have used the buffers. Afterwards some may still be multiplying.
-template <bool kForWgmma = false, class Load, class Multiply>
+template <bool kForWgmma = false, class Load, class Multiply, class Meanwhile>
 __device__ inline void run_pipeline(int stages, Index count, const Load& load,
-                                    const Multiply& multiply) {
+                                    const Multiply& multiply, const Meanwhile& meanwhile) {
   // The first iterations only fill the pipeline: the loads stand here once.
   int filled = 0;
   int buffer = 0;
@@ -22,10 +24,10 @@ __device__ inline void run_pipeline(int stages, Index count, const Load& load,
   // once more, for the case of none.
   do {
     if (s >= 0) {
-      if (stages == 2) {
-        wait_for_copies<0>();
-      } else if (stages == 3) {
+      if (stages == 3) {
         wait_for_copies<1>();
+      } else if (stages == 2) {
+        wait_for_copies<0>();
       } else {
         wait_for_copies<2>();
       }
@@ -38,8 +40,17 @@ __device__ inline void run_pipeline(int stages, Index count, const Load& load,
       filled = filled + 1 == stages ? 0 : filled + 1;
     }
     commit_copies();
-    if (s < 0) continue;
+    if (s < 0) {
+      if (s == -1) meanwhile();
+      continue;
+    }
     multiply(buffer);
     buffer = buffer + 1 == stages ? 0 : buffer + 1;
   } while (++s < count);
+}
+
+template <class Load, class Multiply>
+__device__ inline void run_pipeline(int stages, Index count, const Load& load,
+                                    const Multiply& multiply) {
+  run_pipeline(stages, count, load, multiply, [] {});
 }

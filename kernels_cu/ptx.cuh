@@ -40,6 +40,18 @@ __device__ inline unsigned floats_to_bfloat16x2(float low, float high) {
   return bits;
 }
 
+/// Returns a value of which the compiler knows nothing: what depends on it is neither computed
+/// ahead, where it may not be needed, nor merged with other computations.
+__device__ inline int hidden(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+__device__ inline long long hidden(long long value) {
+  asm volatile("" : "+l"(value));
+  return value;
+}
+
 /// Returns the address of an object in shared memory for `load_shared`.
 __device__ inline unsigned shared_address(const void* object) {
   return static_cast<unsigned>(__cvta_generic_to_shared(object));

@@ -1,6 +1,7 @@
 // From products to outputs, for the rows of the implicit GEMM: which products make up an output,
 // and how its sums are stored.
 #pragma once
+#include <block_tile.cuh>
 #include <direct_sum.cuh>
 #include <epilogue.cuh>
 #include <ptx.cuh>
@@ -9,6 +10,13 @@
 struct alignas(16) ChannelVector {
   Accumulator channel[kSumChannels];
 };
+
+__device__ inline ChannelVector operator+(const ChannelVector& a, const ChannelVector& b) {
+  ChannelVector sum;
+#pragma unroll
+  for (int c = 0; c < kSumChannels; ++c) sum.channel[c] = a.channel[c] + b.channel[c];
+  return sum;
+}
 
 /// Loads the products of consecutive output channels, 16 bytes at a time.
 __device__ inline void load_products(unsigned address, float (&channel)[kSumChannels]) {
@@ -31,10 +39,12 @@ __device__ inline void load_products(unsigned address, double (&channel)[kSumCha
   }
 }
 
-/// The products of one output of a row: `count` of them for each channel.
+/// The products of one output of a row, a fixed step apart for each channel.
 struct alignas(8) OutputTaps {
+  static constexpr unsigned kNone = ~0u;
+
   unsigned first;  // bytes from the start of the row's products
-  int count;
+  unsigned last;   // kNone if there are none
 };
 
 /// Finds the products that make up an output, of the taps along W in [first_tap, end_tap).
@@ -46,7 +56,7 @@ __device__ inline OutputTaps taps_of_output(const AxisParams& axis, Index output
                                             int tap_pitch) {
   const Index tap_step = static_cast<Index>(axis.tap_step);
   const Index input_step = static_cast<Index>(axis.input_step);
-  OutputTaps taps{0, 0};
+  OutputTaps taps{0, OutputTaps::kNone};
   // As in phase_of_axis.
   Index residue;
   const Index quotient =
@@ -68,13 +78,53 @@ __device__ inline OutputTaps taps_of_output(const AxisParams& axis, Index output
     input -= input_step;
   }
   if (tap >= end_tap || input < 0) return taps;
-  taps.first = static_cast<unsigned>(static_cast<int>(input - first_input) * input_pitch +
-                                     static_cast<int>(tap - first_tap) * tap_pitch);
+  const auto place = [&] {
+    return static_cast<unsigned>(static_cast<int>(input - first_input) * input_pitch +
+                                 static_cast<int>(tap - first_tap) * tap_pitch);
+  };
+  taps.first = place();
   for (; tap < end_tap && input >= 0; tap += tap_step) {
-    ++taps.count;
+    taps.last = place();
     input -= input_step;
   }
   return taps;
+}
+
+/// The outputs of one row of a block, of the channels that a thread sums.
+struct alignas(16) RowOutputs {
+  Index offset;       // of the first, from the first output of the block's first channel
+  unsigned products;  // bytes before those of the row
+  int count;          // 0 where the row does not exist
+  int skipped;        // places before the first output, from where its sector of y begins
+  int first_channel;
+};
+static_assert(sizeof(RowOutputs) <= 32, "cupy_convt3d/_plan_implicit_gemm.py keeps 32 bytes");
+
+/// Finds the outputs of a line of a pass: the lines are its rows, for each part of the channels.
+__device__ inline RowOutputs outputs_of_line(const Params& p, const BlockTile& tile, int first_row,
+                                             int line) {
+  const GemmParams& gemm = p.gemm;
+  const Index output_h = static_cast<Index>(p.axis[1].output);
+  const Index output_w = static_cast<Index>(p.axis[2].output);
+  int row;
+  const int first_channel =
+      divmod(line, gemm.pass_rows, &row) * static_cast<int>(gemm.sum_channels.divisor);
+  Index at[3];
+  output_of_row(p, tile, first_row + row, at);
+  const Index first = (at[0] * output_h + at[1]) * output_w + at[2];
+  const bool exists = first_row + row < static_cast<int>(p.axis[0].tile * p.axis[1].tile) &&
+                      at[0] < static_cast<Index>(p.axis[0].output) && at[1] < output_h;
+  constexpr int kSumBytes = static_cast<int>(sizeof(Accumulator));
+  RowOutputs outputs;
+  outputs.offset = first + first_channel * tile.output_volume;
+  outputs.products = static_cast<unsigned>(
+      (row * static_cast<int>(p.axis[2].tile) * gemm.product_pitch + first_channel) * kSumBytes);
+  outputs.count =
+      exists ? static_cast<int>(min(static_cast<Index>(gemm.segment.divisor), output_w - at[2]))
+             : 0;
+  outputs.skipped = static_cast<int>(tile.y_offset + first) & gemm.sector_mask;
+  outputs.first_channel = first_channel;
+  return outputs;
 }
 
 /// Returns the place of a lane among the 32 outputs of its warp: 8 lanes in a row take every
@@ -91,24 +141,16 @@ __device__ inline Accumulator empty_sum(const Params& p) {
   return p.has_bias ? EmptySum<Accumulator>::value() : Accumulator(0);
 }
 
-/// One output position, for all channels of a block.
-struct OutputRow {
-  Index n;
-  Index group;
-  Index coordinate[3];
-  Element* y;  // of the block's first channel
-  Index channel_step;
-};
-
 /// Stores the sums of consecutive output channels: bias, epilogue, rounding.
 ///
 /// kEvery: there are kSumChannels channels, so that none is tested.
-/// first_co  first channel of the block, within the group; `channel` counts from it
-template <bool kEvery>
-__device__ inline void store_channels(ChannelVector total, const OutputRow& output, Index first_co,
-                                      int channel, int channels, const Element* __restrict__ x,
-                                      const Element* __restrict__ weight,
-                                      const Element* __restrict__ bias, const Params& p) {
+/// target  of the first channel; `channel_step` elements from one to the next
+/// first_bias  the place of its bias
+/// direct  returns the sum of a channel from its definition
+template <bool kEvery, class DirectSum>
+__device__ inline void store_channels(ChannelVector total, int channels, Element* target,
+                                      Index channel_step, const Element* __restrict__ bias,
+                                      Index first_bias, const DirectSum& direct, const Params& p) {
   bool any_nan = false;
 #pragma unroll
   for (int c = 0; c < kSumChannels; c += 2) {
@@ -120,9 +162,7 @@ __device__ inline void store_channels(ChannelVector total, const OutputRow& outp
     // Seldom: not unrolled, so that it costs the others nothing.
 #pragma unroll 1
     for (int c = 0; c < channels; ++c) {
-      const Accumulator again =
-          empty_sum(p) + direct_sum(x, weight, p, output.n, output.group, first_co + channel + c,
-                                    output.coordinate);
+      const Accumulator again = empty_sum(p) + direct(c);
 #pragma unroll
       for (int i = 0; i < kSumChannels; ++i) {
         if (i == c && total.channel[i] != total.channel[i]) total.channel[i] = again;
@@ -130,17 +170,15 @@ __device__ inline void store_channels(ChannelVector total, const OutputRow& outp
     }
   }
   if (p.has_bias) {
-    const Element* source =
-        bias + output.group * static_cast<Index>(p.out_channels) + first_co + channel;
 #pragma unroll
     for (int c = 0; c < kSumChannels; ++c) {
-      if (kEvery || c < channels) total.channel[c] = total.channel[c] + to_accumulator(source[c]);
+      if (kEvery || c < channels)
+        total.channel[c] = total.channel[c] + to_accumulator(bias[first_bias + c]);
     }
   }
-  Element* target = output.y + channel * output.channel_step;
 #pragma unroll
   for (int c = 0; c < kSumChannels; ++c) {
     if (kEvery || c < channels) store(target, activate(total.channel[c], p));
-    target += output.channel_step;
+    target += channel_step;
   }
 }

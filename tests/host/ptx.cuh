@@ -57,6 +57,11 @@ inline unsigned floats_to_bfloat16x2(float low, float high) {
   return float_to_bfloat16(low) | float_to_bfloat16(high) << 16;
 }
 
+template <class T>
+inline T hidden(T value) {
+  return value;
+}
+
 /// An offset into the dynamic shared memory.
 inline unsigned shared_address(const void* object) {
   return static_cast<unsigned>(static_cast<const unsigned char*>(object) - dynamic_shared_memory());
