@@ -60,7 +60,6 @@ WGMMA_TILES_OF = {
     "tf32x3": ((20, 2), (14, 4), (10, 6), (8, 8)),
     "bf16x3": ((32, 2), (16, 4), (10, 6), (7, 8)),
 }
-WGMMA_TILES_64 = ((16, 2),)
 #: The same for depth to space.
 DEPTH_TO_SPACE_WGMMA_TILES = {
     "float16": ((32, 2), (16, 4), (16, 2)),
@@ -147,13 +146,15 @@ def _tensor_core_candidates(
     problem: Problem, dtype: KernelDtype, math: Math, device: Device
 ) -> list[Config]:
     wide = needs_64_bits(problem)
+    # 64-bit indices take registers that its sums need.
+    has_wgmma = device.capability == HOPPER and math.name in WGMMA_TILES_OF and not wide
     found: list[Config] = []
     if is_depth_to_space(problem):
         for tiles in TILES_64 if wide else DEPTH_TO_SPACE_TILES[dtype.accumulator_bytes]:
             for warps in WARPS:
                 found += fit_depth_to_space(problem, dtype, math, tiles, warps, device.shared_bytes)
-        if device.capability == HOPPER and math.name in WGMMA_TILES_OF:
-            for tiles in WGMMA_TILES_64 if wide else DEPTH_TO_SPACE_WGMMA_TILES[math.name]:
+        if has_wgmma:
+            for tiles in DEPTH_TO_SPACE_WGMMA_TILES[math.name]:
                 # Whole multiprocessors, and halves: the deepest pipeline leaves no room for a
                 # second block.
                 for warps, share in itertools.product(DEPTH_TO_SPACE_WGMMA_WARPS, (1, 2)):
@@ -167,9 +168,9 @@ def _tensor_core_candidates(
         for tiles in (TILES_64 if wide else GEMM_TILES[math.name])
         for warps in WARPS
     ]
-    if device.capability == HOPPER:
+    if has_wgmma:
         shapes += [
-            (tiles, warps, True) for tiles in _wgmma_tiles(math, wide) for warps in WGMMA_WARPS
+            (tiles, warps, True) for tiles in WGMMA_TILES_OF[math.name] for warps in WGMMA_WARPS
         ]
     for (tiles, warps, wgmma), stages, stage_steps in itertools.product(shapes, (3, 2), steps):
         config = fit_config(
@@ -179,10 +180,6 @@ def _tensor_core_candidates(
         if config is not None and config not in found:
             found.append(config)
     return found
-
-
-def _wgmma_tiles(math: Math, wide: bool) -> tuple[tuple[int, int], ...]:
-    return () if math.name == "float64" else WGMMA_TILES_64 if wide else WGMMA_TILES_OF[math.name]
 
 
 def can_run(config: Config, problem: Problem, dtype: KernelDtype, device: Device) -> str | None:

@@ -18,7 +18,6 @@ from cupy_convt3d._tensor_core import (
     WARP,
     WGMMA_ARCHITECTURE,
     WGMMA_ROWS,
-    WGMMA_TILES,
     Math,
     channel_pitch,
     copy_bytes,
@@ -27,6 +26,9 @@ from cupy_convt3d._tensor_core import (
 
 #: Bytes of an ``OutputRow`` of the kernel at most.
 OUTPUT_ROW_BYTES = 16
+
+#: Tiles of a warpgroup along m; each number is a variant to compile.
+WARPGROUP_M_TILES = (2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ def fit_depth_to_space(
     if wgmma:
         # Not more than are needed, and the same number in all stages.
         needed = -(-even_share(m_tiles, warp_tiles[0] * warps[0]) // warps[0])
-        warp_tiles = (min(t for t in WGMMA_TILES if t >= needed), warp_tiles[1])
+        warp_tiles = (min(t for t in WARPGROUP_M_TILES if t >= needed), warp_tiles[1])
     stage_m = warp_tiles[0] * warps[0]
     found = []
     for parts in (1, 2, 4, 8, 16):

@@ -21,7 +21,7 @@ WARP = 32
 #: Rows of a tile of weights of wgmma, and how many of them an instruction may have: any number, but
 #: each is a variant to compile.
 WGMMA_ROWS = 8
-WGMMA_TILES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28, 32)
+WGMMA_TILES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32)
 #: What kernels with wgmma are compiled for: the instruction is of this architecture alone.
 WGMMA_ARCHITECTURE = "90a"
 

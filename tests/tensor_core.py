@@ -13,12 +13,12 @@ from cupy_convt3d._choice import (
     DEPTH_TO_SPACE_WGMMA_TILES,
     GEMM_TILES,
     TILES_64,
-    WGMMA_TILES_64,
     WGMMA_TILES_OF,
 )
 from cupy_convt3d._dtypes import DTYPES, KernelDtype
 from cupy_convt3d._plan import Plan
 from cupy_convt3d._plan_depth_to_space import (
+    WARPGROUP_M_TILES,
     DepthToSpaceConfig,
     fit_depth_to_space,
     is_depth_to_space,
@@ -42,7 +42,7 @@ WARPS = ((1, 4), (2, 2), (1, 2), (2, 1))
 WGMMA_WARPS = ((1, 4), (2, 4), (1, 8))
 #: Tiles along m that the host has of wgmma, beside the most: a problem gets the next that is large
 #: enough.
-FEW_WGMMA_TILES = (2, 7)
+FEW_WGMMA_TILES = {"implicit_gemm": (2, 7), "depth_to_space": (2, 4)}
 
 DTYPE_OF_MATH = {
     "float16": "float16",
@@ -66,9 +66,7 @@ def tiles_of(
     The host compiles for half a minute for each ten of them, so there each math has a ``few``, all
     maths together all of them.
     """
-    if wgmma and bits == 64:
-        tiles = WGMMA_TILES_64
-    elif wgmma:
+    if wgmma:
         tiles = (WGMMA_TILES_OF if kernel == "implicit_gemm" else DEPTH_TO_SPACE_WGMMA_TILES)[
             math.name
         ]
@@ -123,21 +121,21 @@ def plan_tensor_core(
                 choice = configs[turn % len(configs)]
                 if wgmma and few:
                     # These problems are small: there is room for wider tiles.
-                    choice = with_m_tiles(choice, host_tiles(choice.warp_m_tiles, tile[0]))
+                    choice = with_m_tiles(choice, host_tiles(kernel, choice.warp_m_tiles, tile[0]))
                 return plan_depth_to_space(problem, dtype, has_bias, choice, bits, **keywords)
     raise AssertionError(f"no configuration of {kernel} fits {problem}")
 
 
-def host_tiles(needed: int, most: int) -> int:
+def host_tiles(kernel: str, needed: int, most: int) -> int:
     """Return the least number of tiles along m that is enough, of those that the host has."""
-    return next(t for t in (*FEW_WGMMA_TILES, most) if needed <= t)
+    return next(t for t in (*FEW_WGMMA_TILES[kernel], most) if needed <= t)
 
 
 def widened(
     config: GemmConfig, problem: Problem, dtype: KernelDtype, most: int, shared_bytes: int
 ) -> GemmConfig | None:
     """Return a configuration with tiles along m that the host has, if there is room for them."""
-    wider = replace(config, warp_m_tiles=host_tiles(config.warp_m_tiles, most))
+    wider = replace(config, warp_m_tiles=host_tiles("implicit_gemm", config.warp_m_tiles, most))
     return wider if shared_layout(problem, dtype, wider).total <= shared_bytes else None
 
 
@@ -177,10 +175,12 @@ def has_wgmma(math: Math) -> bool:
 
 def all_variants(few: bool) -> Iterator[Variant]:
     """Yield every variant that the choice can pick, or the ``few`` that the host compiles."""
-    for math, bits in itertools.product(filter(has_wgmma, MATHS.values()), (32, 64)):
+    bits = 32
+    for math in filter(has_wgmma, MATHS.values()):
         for kernel in ("implicit_gemm", "depth_to_space"):
+            every = WGMMA_TILES if kernel == "implicit_gemm" else WARPGROUP_M_TILES
             for most, n_tiles in tiles_of(kernel, math, bits, few, True):
-                sizes = {*FEW_WGMMA_TILES, most} if few else WGMMA_TILES
+                sizes = {*FEW_WGMMA_TILES[kernel], most} if few else every
                 for tile in sorted(t for t in sizes if t <= most):
                     shape = (tile, n_tiles)
                     if kernel == "implicit_gemm":

@@ -121,7 +121,7 @@ def plans(case: Case, math: Math, bits: int, turn: int, wgmma: bool = True) -> l
         plan_tensor_core(kernel, problem, math, case.bias, bits, turn, True)
         for kernel in kernels_for(problem)
     ]
-    if wgmma and has_wgmma(math):
+    if wgmma and has_wgmma(math) and bits == 32:
         found += [
             plan_tensor_core(
                 kernel,
