@@ -41,20 +41,20 @@ __device__ inline int step_fragments(const Params& p) {
 
 /// The taps along W that a block multiplies at a time.
 struct TapSlice {
+  long long weights;  // fragments before those of tap 0 of the phase
   Index index;
   Index first_tap;
   Index end_tap;
   Index first_input;  // along W that the outputs meet by them, moved down to a multiple of 8
   Index stages;       // 0 if there is none
-  long long weights;  // fragments before those of tap 0 of the phase
 };
 
-/// What a block computes at a time. Worked out by one thread: the others only read it.
+/// What a block computes at a time, without gaps, which loads of several fields would take along
+/// unwritten. Worked out by one thread: the others only read it.
 struct alignas(16) BlockTile {
   Index n;
   Index group;
   Index first_co;     // within the group
-  int co_count;       // output channels, at most co_tile
   Index output[3];    // coordinates of the first
   Index lowest[2];    // inputs that its row meets at tap 0 of the phase, along depth and height
   Taps taps[2];       // of the phase
@@ -66,13 +66,14 @@ struct alignas(16) BlockTile {
   long long y_offset;         // of the first output channel
   Index output_volume;
   Index first_bias;
-  TapSlice slice;
   // Of a pass of the epilogue: its rows, for each part of the channels, and all places of those.
   int lines;
   int items;
+  int co_count;  // output channels, at most co_tile
   // Whether the taps of the outputs are to be found: with one slice and one segment those of the
   // block's previous tile are still right.
-  bool finds_taps;
+  int finds_taps;
+  TapSlice slice;  // of the implicit GEMM, which describes it by itself
 };
 static_assert(sizeof(BlockTile) <= 256, "cupy_convt3d/_plan_implicit_gemm.py keeps 256 bytes");
 
