@@ -1,5 +1,6 @@
-// The operands of wgmma as text, by the tiles of 8 columns of its sums (CONVT3D_WARP_M_TILES): inline
-// assembly has no other way to write an instruction with as many operands as a template says.
+// The operands of wgmma as text, by the tiles of 8 columns of its sums (CONVT3D_WARP_M_TILES):
+// inline assembly has no other way to write an instruction with as many operands as a template
+// says.
 #pragma once
 
 #define CONVT3D_SUMS(i) "+f"(sum[i][0]), "+f"(sum[i][1]), "+f"(sum[i][2]), "+f"(sum[i][3])
