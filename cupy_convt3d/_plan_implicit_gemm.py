@@ -46,8 +46,8 @@ class GemmConfig:
 
     A block has ``warps_m * warps_n`` warps, each with ``warp_m_tiles`` x ``warp_n_tiles`` tiles of
     16 x 8 products, or with ``wgmma`` of 8 x 8: then four warps along n multiply together. It
-    computes ``co_tile`` output channels of ``tile_d * tile_h`` output rows, of
-    each ``segment`` outputs, from ``tile_w`` inputs a row; ``tap_slice`` taps along W at a time.
+    computes ``co_tile`` output channels of ``tile_d * tile_h`` output rows, of each ``segment``
+    outputs, from ``tile_w`` inputs a row; ``tap_slice`` taps along W at a time.
     A stage of the pipeline has ``stage_steps`` k steps and ``stage_taps_h`` taps along height;
     ``stages`` of them are in shared memory. The epilogue sums ``pass_rows`` rows at a time, a
     thread ``sum_channels`` channels of one output.

@@ -16,7 +16,9 @@
 //
 //   block  co_tile output channels of one group x a box of output rows of one phase (AxisParams::
 //          tile along depth and height) x a segment of outputs along W, with all inputs it needs
-//   warp   kWarpMTiles x kWarpNTiles tiles of 16 x 8 products; 8 inputs of one row to a tile
+//   warp   kWarpMTiles x kWarpNTiles tiles of 16 x 8 products (warp_products.cuh); 8 inputs of one
+//          row to a tile. On Hopper four warps multiply together, by wgmma, and the tiles are 8 x 8
+//          (warpgroup_products.cuh)
 //   stage  stage_steps * kStepK channels, one kd and stage_taps_h kh: the x tile as
 //          [channel][plane][row][position], rows shared by neighbouring output rows loaded once,
 //          and the packed weights (pack_weight.cu); `stages` of them in dynamic shared memory,
@@ -36,7 +38,8 @@
 // batch. Where an input does not exist, zeros are multiplied, or nothing; a sum that came out as
 // NaN is computed again from its definition (direct_sum.cuh), so infinities and NaNs are where they
 // would be without tensor cores.
-// Limits: sm_80. Real dtypes. Tiles fit shared memory because Python chooses them so.
+// Limits: sm_80; with wgmma sm_90a, and no float64. Real dtypes. Tiles fit shared memory because
+// Python chooses them so.
 #include <block_tile.cuh>
 #include <convt3d_params.cuh>
 #include <element.cuh>

@@ -7,7 +7,6 @@
 /// stages    buffers, 2 to 4
 /// load      called by all threads with the buffer of the next stage; starts its copies
 /// multiply  called by all threads with the buffer of the next stage, which has arrived
-///
 /// meanwhile called by all threads once, while the first copies are under way
 ///
 /// kForWgmma: `multiply` reads the buffers by wgmma.

@@ -11,11 +11,16 @@ struct Box {
   int rows_h;      // rows that are needed of each plane
 };
 
-/// Returns how far an element lies from the first of channel 0.
-__device__ inline Index offset_in_tensor(const BoxCopy& copy, Index channel, const Index (&at)[3]) {
-  Index offset = channel;
+/// Returns how far an element lies from the first of channel 0. Unsigned, because coordinates may
+/// lie far outside: then the offset wraps around, and may be used only in a sum that does not.
+__device__ inline UnsignedIndex offset_in_tensor(const BoxCopy& copy, Index channel,
+                                                 const Index (&at)[3]) {
+  UnsignedIndex offset = static_cast<UnsignedIndex>(channel);
 #pragma unroll
-  for (int a = 0; a < 3; ++a) offset = offset * static_cast<Index>(copy.extent[a]) + at[a];
+  for (int a = 0; a < 3; ++a) {
+    offset =
+        offset * static_cast<UnsignedIndex>(copy.extent[a]) + static_cast<UnsignedIndex>(at[a]);
+  }
   return offset;
 }
 
@@ -23,9 +28,9 @@ __device__ inline Index offset_in_tensor(const BoxCopy& copy, Index channel, con
 /// copies.
 struct BoxUnit {
   int channel;
-  Index at[3];   // from the first coordinates of the box
-  Index source;  // elements from the first of the box, in the tensor
-  int target;    // bytes likewise in shared memory
+  Index at[3];           // from the first coordinates of the box
+  UnsignedIndex source;  // elements from the first of the box, in the tensor
+  int target;            // bytes likewise in shared memory
 };
 
 /// Returns unit e of a box: consecutive ones are consecutive in a row. Where a channel has fewer
@@ -135,7 +140,7 @@ __device__ inline void load_box(unsigned tile, const Element* __restrict__ sourc
                                 int channels) {
   const int existing = static_cast<int>(
       min(static_cast<Index>(channels), static_cast<Index>(copy.channels) - box.channel));
-  const Index box_source = offset_in_tensor(copy, box.channel, box.first);
+  const UnsignedIndex box_source = offset_in_tensor(copy, box.channel, box.first);
   const auto load_unit = [&](const BoxUnit& unit) {
     if (unit.at[1] >= box.rows_h) return;
     bool inside = true;
@@ -145,7 +150,8 @@ __device__ inline void load_box(unsigned tile, const Element* __restrict__ sourc
                 static_cast<UnsignedIndex>(copy.extent[a]);
     }
     const unsigned to = tile + unit.target;
-    const Element* const from = source + (inside ? box_source + unit.source : 0);
+    const Element* const from =
+        source + (inside ? static_cast<Index>(box_source + unit.source) : 0);
     copy_channels(to, from, inside, unit.channel, existing, channels, copy);
   };
   load_unit(first);
