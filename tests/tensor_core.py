@@ -25,7 +25,6 @@ from cupy_convt3d._plan_depth_to_space import (
     plan_depth_to_space,
 )
 from cupy_convt3d._plan_implicit_gemm import (
-    GemmConfig,
     fit_config,
     plan_implicit_gemm,
     shared_layout,
@@ -40,9 +39,6 @@ SHARED_BYTES = 99 * 1024
 WARPS = ((1, 4), (2, 2), (1, 2), (2, 1))
 #: The same where warpgroups multiply.
 WGMMA_WARPS = ((1, 4), (2, 4), (1, 8))
-#: Tiles along m that the host has of wgmma, beside the most: a problem gets the next that is large
-#: enough.
-FEW_WGMMA_TILES = {"implicit_gemm": (2, 7), "depth_to_space": (2, 4)}
 
 DTYPE_OF_MATH = {
     "float16": "float16",
@@ -112,7 +108,11 @@ def plan_tensor_core(
                 problem, dtype, math, tile, warps, shared_bytes, 2 + turn % 3, steps, wgmma
             )
             if config is not None and wgmma and few:
-                config = widened(config, problem, dtype, tile[0], shared_bytes)
+                # Where a problem needs fewer tiles along m it gets all, if there is room for them:
+                # fewer variants to compile.
+                wide = replace(config, warp_m_tiles=tile[0], pass_rows=1)
+                if shared_layout(problem, dtype, wide).total <= shared_bytes:
+                    config = wide
             if config is not None:
                 return plan_implicit_gemm(problem, dtype, has_bias, config, bits, **keywords)
         else:
@@ -120,23 +120,9 @@ def plan_tensor_core(
             if configs:
                 choice = configs[turn % len(configs)]
                 if wgmma and few:
-                    # These problems are small: there is room for wider tiles.
-                    choice = with_m_tiles(choice, host_tiles(kernel, choice.warp_m_tiles, tile[0]))
+                    choice = with_m_tiles(choice, tile[0])
                 return plan_depth_to_space(problem, dtype, has_bias, choice, bits, **keywords)
     raise AssertionError(f"no configuration of {kernel} fits {problem}")
-
-
-def host_tiles(kernel: str, needed: int, most: int) -> int:
-    """Return the least number of tiles along m that is enough, of those that the host has."""
-    return next(t for t in (*FEW_WGMMA_TILES[kernel], most) if needed <= t)
-
-
-def widened(
-    config: GemmConfig, problem: Problem, dtype: KernelDtype, most: int, shared_bytes: int
-) -> GemmConfig | None:
-    """Return a configuration with tiles along m that the host has, if there is room for them."""
-    wider = replace(config, warp_m_tiles=host_tiles("implicit_gemm", config.warp_m_tiles, most))
-    return wider if shared_layout(problem, dtype, wider).total <= shared_bytes else None
 
 
 def with_m_tiles(config: DepthToSpaceConfig, tiles: int) -> DepthToSpaceConfig:
@@ -180,8 +166,7 @@ def all_variants(few: bool) -> Iterator[Variant]:
         for kernel in ("implicit_gemm", "depth_to_space"):
             every = WGMMA_TILES if kernel == "implicit_gemm" else WARPGROUP_M_TILES
             for most, n_tiles in tiles_of(kernel, math, bits, few, True):
-                sizes = {*FEW_WGMMA_TILES[kernel], most} if few else every
-                for tile in sorted(t for t in sizes if t <= most):
+                for tile in [most] if few else [t for t in every if t <= most]:
                     shape = (tile, n_tiles)
                     if kernel == "implicit_gemm":
                         for channels in (8, 16):
