@@ -27,9 +27,11 @@ from benchmarks.pipe_model import useful_products
 from benchmarks.workloads import Workload
 from cupy_convt3d._algorithm import check_algorithm, make_plan
 from cupy_convt3d._choice_gradient import make_gradient_plan
+from cupy_convt3d._device import Device
 from cupy_convt3d._dtypes import DTYPES
 from cupy_convt3d._plan import Launch, Plan, Role
 from cupy_convt3d._precision import precision_of
+from cupy_convt3d._unit_rates import CARDS
 
 #: Arrays begin at multiples of this, as those of an allocator do.
 ALIGNMENT = 512
@@ -44,13 +46,20 @@ PRODUCTS = 2e9
 
 @dataclass(frozen=True)
 class Choice:
-    """What decides the plan of a workload besides its problem."""
+    """What decides the plan of a workload besides its problem; ``card`` is one of ``CARDS``."""
 
     dtype: str = "float32"
     precision: str = "ieee"
     algorithm: str = "auto"
     deterministic: bool = True
     operation: str = "forward"
+    card: str = "h100"
+
+    @property
+    def device(self) -> Device:
+        """The card as a device that plans are made for."""
+        rates = CARDS[self.card]
+        return Device(rates.name, rates.capability, rates.multiprocessors, rates.shared_per_block)
 
     def plan(self, workload: Workload) -> Plan:
         """Return the plan; raises ValueError for an algorithm or precision it cannot have."""
@@ -62,6 +71,7 @@ class Choice:
                 DTYPES[self.dtype],
                 self.algorithm,
                 precision=self.precision,
+                device=self.device,
             )
         check_algorithm(self.algorithm)
         return make_plan(
@@ -71,6 +81,7 @@ class Choice:
             self.algorithm,
             self.deterministic,
             precision=self.precision,
+            device=self.device,
         )
 
 

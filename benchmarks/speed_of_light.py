@@ -24,7 +24,7 @@ come on top.
   again; where the arrays of a launch fit the L2 cache together, only compulsory bytes count.
 - L2: the lower figure has an L1 cache that never forgets, the upper one ("L2 max") has none.
 - Occupancy and waves come from the registers and shared memory that ptxas reports.
-- A card that cannot run a kernel of the plan (wgmma runs on Hopper alone) is left out.
+- Each card has the plan that is chosen for it: wgmma runs on Hopper alone.
 - PyTorch's times are published ones, of other people's machines.
 """
 
@@ -75,14 +75,14 @@ class OnCard:
 
 @dataclass(frozen=True)
 class Report:
-    """One launch: its counters, and what they mean on each card."""
+    """One launch: its counters, and what they mean on the card that it was planned for."""
 
     stage: str
     launch: Launch
     counters: Counters
     windows: list[Window]
     compulsory_bytes: int
-    cards: dict[str, OnCard]
+    card: OnCard
 
 
 @functools.cache
@@ -116,16 +116,11 @@ def on_card(
 
 
 def reports(
-    workload: Workload, plan: Plan, records: list[dict[str, Any]], choice: Choice, cards: list[str]
+    workload: Workload, plan: Plan, records: list[dict[str, Any]], choice: Choice
 ) -> list[Report]:
     """Return a report for each launch of a plan, from the records that `collect` made of it."""
     sizes = array_bytes(workload, plan, choice)
     stages = {"packing": plan.packing, "launch": plan.launches}
-    able = [
-        name
-        for name in cards
-        if all(launch.runs_on(CARDS[name].capability) for launch in (*plan.packing, *plan.launches))
-    ]
     result = []
     for record in records:
         launch = stages[record["stage"]][record["index"]]
@@ -141,10 +136,7 @@ def reports(
                 counters,
                 windows,
                 compulsory,
-                {
-                    name: on_card(launch, counters, windows, compulsory, CARDS[name])
-                    for name in able
-                },
+                on_card(launch, counters, windows, compulsory, CARDS[choice.card]),
             )
         )
     return result
@@ -169,7 +161,7 @@ def _ratio(part: float, whole: float) -> str:
 def print_workload(
     names: list[str], workload: Workload, plan: Plan, found: list[Report], choice: Choice
 ) -> None:
-    """Print one problem: counts of each launch, then modelled microseconds on each card."""
+    """Print one problem on one card: counts of each launch, then modelled microseconds."""
     sizes = array_bytes(workload, plan, choice)
     compulsory = sum(size for role, size in sizes.items() if role not in ("workspace", "packed"))
     useful = useful_products(workload.problem())
@@ -193,31 +185,31 @@ def print_workload(
             f" {_ratio(c.store_bytes_asked, SECTOR * c.store_sectors)}"
             f" {_ratio(conflicts, c.shared_ideal_wavefronts)} {c.local_bytes:8.3g}"
         )
-    for name, first in found[0].cards.items():
+    first = found[0].card.times
+    print(
+        f"  {'modelled us, ' + first.card:22s}"
+        + "".join(f"{unit:>10s}" for unit in first.units)
+        + f" {'L2 max':>9s} | {'limit':>9s} {'DRAM/min':>8s} {'regs':>4s} {'smem':>6s}"
+        f" {'occ':>4s} {'waves':>7s} {'tail':>5s}"
+    )
+    for report in found:
+        card = report.card
+        times = card.times
         print(
-            f"  {'modelled us, ' + first.times.card:22s}"
-            + "".join(f"{unit:>10s}" for unit in first.times.units)
-            + f" {'L2 max':>9s} | {'limit':>9s} {'DRAM/min':>8s} {'regs':>4s} {'smem':>6s}"
-            f" {'occ':>4s} {'waves':>7s} {'tail':>5s}"
+            f"  {_label(report):22s}"
+            + "".join(f"{us:10.4g}" for us in times.units.values())
+            + f" {times.l2_without_l1:9.4g} | {times.limit:>9s}"
+            f" {times.dram_bytes / max(report.compulsory_bytes, 1):8.2f} {card.registers:4d}"
+            f" {card.shared_bytes:6d} {card.occupancy:4.0%} {card.waves:7.2f} {card.tail:5.2f}"
         )
-        for report in found:
-            card = report.cards[name]
-            times = card.times
-            print(
-                f"  {_label(report):22s}"
-                + "".join(f"{us:10.4g}" for us in times.units.values())
-                + f" {times.l2_without_l1:9.4g} | {times.limit:>9s}"
-                f" {times.dram_bytes / max(report.compulsory_bytes, 1):8.2f} {card.registers:4d}"
-                f" {card.shared_bytes:6d} {card.occupancy:4.0%} {card.waves:7.2f} {card.tail:5.2f}"
-            )
-            if len(times.tensor) > 1:
-                print(f"    tensor: {', '.join(f'{k} {v:.4g}' for k, v in times.tensor.items())}")
-        total, packing = totals(found, name)
-        line = f"  = {total:.4g} us modelled, at least"
-        if packing:
-            line += f", and {packing:.4g} us of packing weights"
-        floor = 1e6 * compulsory / CARDS[name].dram_bytes_per_second
-        print(f"{line}; compulsory bytes alone {floor:.4g} us")
+        if len(times.tensor) > 1:
+            print(f"    tensor: {', '.join(f'{k} {v:.4g}' for k, v in times.tensor.items())}")
+    total, packing = totals(found)
+    line = f"  = {total:.4g} us modelled, at least"
+    if packing:
+        line += f", and {packing:.4g} us of packing weights"
+    floor = 1e6 * compulsory / CARDS[choice.card].dram_bytes_per_second
+    print(f"{line}; compulsory bytes alone {floor:.4g} us")
     if workload.eager_ms and choice.operation == "forward":
         print(
             f"  PyTorch eager, published, us: {1e3 * workload.eager_ms[0]:.0f} (H200), "
@@ -231,16 +223,16 @@ def _label(report: Report) -> str:
     return ("pack: " if report.stage == "packing" else "") + report.launch.kernel
 
 
-def totals(found: list[Report], card: str) -> tuple[float, float]:
+def totals(found: list[Report]) -> tuple[float, float]:
     """Return the modelled microseconds of the launches of a call, and of packing weights."""
     by_stage = {"launch": 0.0, "packing": 0.0}
     for report in found:
-        by_stage[report.stage] += report.cards[card].times.microseconds
+        by_stage[report.stage] += report.card.times.microseconds
     return by_stage["launch"], by_stage["packing"]
 
 
 def as_json(
-    names: list[str], workload: Workload, plan: Plan, found: list[Report], dtype: str
+    names: list[str], workload: Workload, plan: Plan, found: list[Report], choice: Choice
 ) -> dict[str, Any]:
     """Return everything that `print_workload` prints, and the counters behind it."""
     launches = []
@@ -249,30 +241,28 @@ def as_json(
         counters["tensor"] = {
             f"{shape} {kind}": n for (shape, kind), n in report.counters.tensor.items()
         }
-        cards = {
-            name: asdict(card)
-            | {"units": card.times.units, "limit": card.times.limit, "us": card.times.microseconds}
-            for name, card in report.cards.items()
-        }
+        times = report.card.times
         launches.append(
             {
                 "stage": report.stage,
                 "kernel": report.launch.kernel,
                 "options": report.launch.options,
-                "issued_products": issued_products(report.launch, report.counters, dtype),
+                "issued_products": issued_products(report.launch, report.counters, choice.dtype),
                 "compulsory_bytes": report.compulsory_bytes,
                 "counters": counters,
                 "windows": [asdict(window) for window in report.windows],
-                "modelled": cards,
+                "modelled": asdict(report.card)
+                | {"units": times.units, "limit": times.limit, "us": times.microseconds},
             }
         )
     return {
+        "choice": asdict(choice),
         "names": names,
         "workload": workload.to_json(),
         "algorithm": plan.algorithm,
         "useful_products": useful_products(workload.problem()),
         "launches": launches,
-        "modelled_us": {name: totals(found, name) for name in found[0].cards},
+        "modelled_us": totals(found),
     }
 
 
@@ -311,30 +301,33 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.blocks is not None and options.blocks < 2:
         parser.error(f"--blocks must be at least 2, got {options.blocks}")
-    cards = options.card or ["h100", "a100", "rtx4090"]
-    choice = Choice(
-        options.dtype,
-        options.precision,
-        options.algorithm,
-        not options.nondeterministic,
-        options.operation,
-    )
+    choices = [
+        Choice(
+            options.dtype,
+            options.precision,
+            options.algorithm,
+            not options.nondeterministic,
+            options.operation,
+            card,
+        )
+        for card in options.card or ["h100", "a100", "rtx4090"]
+    ]
     try:
         workloads = distinct(select(options.problems))
-        plans = {workload: choice.plan(workload) for workload in workloads}
-        records = collect(list(workloads), choice, options.blocks)
+        records = [collect(list(workloads), choice, options.blocks) for choice in choices]
     except (ValueError, RuntimeError) as error:
         sys.exit(f"speed_of_light.py: {error}")
     print("All times are modelled, none is measured: see the head of benchmarks/speed_of_light.py.")
     results = []
     for workload, names in workloads.items():
-        plan = plans[workload]
-        own = [record for record in records if record["workload"] == workload.name]
-        found = reports(workload, plan, own, choice, cards)
-        print_workload(names, workload, plan, found, choice)
-        results.append(as_json(names, workload, plan, found, choice.dtype))
+        for choice, of_card in zip(choices, records, strict=True):
+            plan = choice.plan(workload)
+            own = [record for record in of_card if record["workload"] == workload.name]
+            found = reports(workload, plan, own, choice)
+            print_workload(names, workload, plan, found, choice)
+            results.append(as_json(names, workload, plan, found, choice))
     if options.json:
-        document = {"modelled": True, "choice": asdict(choice), "workloads": results}
+        document = {"modelled": True, "workloads": results}
         options.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
     return 0
 
