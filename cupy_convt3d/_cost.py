@@ -1,15 +1,14 @@
 """What a configuration would cost on a card: the work of each unit over the unit's rate.
 
 A model, nothing here is measured. Instruction counts are rounded from profiles of the kernels' PTX;
-``benchmarks/speed_of_light.py`` counts instead of estimating. The batch is one of
-``NOMINAL_BATCHES`` whatever it really is: a choice that followed the batch would let it change the
-bits of a sample.
+``benchmarks/speed_of_light.py`` counts instead of estimating. Work is that of ``NOMINAL_BATCH``
+samples whatever the batch is: a choice that followed the batch would let it change the bits of a
+sample.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from cupy_convt3d._dtypes import KernelDtype
@@ -35,8 +34,8 @@ from cupy_convt3d._unit_rates import SECTOR, UnitRates
 
 Config = GatherConfig | ScatterConfig | GemmConfig | DepthToSpaceConfig
 
-#: Batches that a choice is made for: few samples leave multiprocessors idle where tiles are large.
-NOMINAL_BATCHES = (2, 16)
+#: Samples that a choice is made for.
+NOMINAL_BATCH = 8
 
 #: Instructions of a warp to load the x of one 16 x 8 tile and split it, by math.
 X_INSTRUCTIONS = {
@@ -102,24 +101,15 @@ def pairs(axis: Axis) -> int:
 
 
 def seconds(config: Config, problem: Problem, dtype: KernelDtype, rates: UnitRates) -> float:
-    """Return the modelled seconds of a configuration: a mean over the nominal batches."""
-
-    def of_batch(nominal: Problem) -> float:
-        if isinstance(config, GemmConfig):
-            return _implicit_gemm(config, nominal, dtype, rates)
-        if isinstance(config, DepthToSpaceConfig):
-            return _depth_to_space(config, nominal, dtype, rates)
-        if isinstance(config, GatherConfig):
-            return _gather(config, nominal, dtype, rates)
-        return _scatter(config, nominal, dtype, rates)
-
-    return mean_of_batches(of_batch, problem)
-
-
-def mean_of_batches(seconds_of: Callable[[Problem], float], problem: Problem) -> float:
-    """Return the geometric mean of the times of a problem with each nominal batch."""
-    times = [seconds_of(replace(problem, batch=batch)) for batch in NOMINAL_BATCHES]
-    return math.prod(times) ** (1 / len(times))
+    """Return the modelled seconds of a configuration."""
+    nominal = replace(problem, batch=NOMINAL_BATCH)
+    if isinstance(config, GemmConfig):
+        return _implicit_gemm(config, nominal, dtype, rates)
+    if isinstance(config, DepthToSpaceConfig):
+        return _depth_to_space(config, nominal, dtype, rates)
+    if isinstance(config, GatherConfig):
+        return _gather(config, nominal, dtype, rates)
+    return _scatter(config, nominal, dtype, rates)
 
 
 def compulsory_bytes(problem: Problem, dtype: KernelDtype) -> int:

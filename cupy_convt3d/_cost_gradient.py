@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from cupy_convt3d._cost import (
+    NOMINAL_BATCH,
     Work,
     blocks_at_a_time,
     compulsory_bytes,
-    mean_of_batches,
     overlapped,
     pairs,
     tensor_rate,
@@ -64,12 +65,7 @@ def grad_input_seconds(
 
     ``problem`` is that of `input_gradient`.
     """
-    return mean_of_batches(lambda nominal: _grad_input(config, nominal, dtype, rates), problem)
-
-
-def _grad_input(
-    config: GradInputConfig, problem: Problem, dtype: KernelDtype, rates: UnitRates
-) -> float:
+    problem = replace(problem, batch=NOMINAL_BATCH)
     mma = MATHS[config.math]
     depth, height, width = axes(problem)
     layout = layout_of(problem, dtype, config)
