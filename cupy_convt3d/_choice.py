@@ -51,14 +51,14 @@ DEPTH_TO_SPACE_TILES = {4: ((1, 4), (2, 4), (4, 4)), 8: ((1, 4), (2, 4))}
 #: Both with 64-bit indices, which take more registers.
 TILES_64 = ((1, 4), (2, 4))
 
-#: Most tiles of a warp of 8 x 8 products along m, and tiles along n, of the implicit GEMM by wgmma;
-#: where a problem needs fewer along m, it gets them.
+#: Most tiles of a warp of 8 x 8 products along m, and tiles along n, of the implicit GEMM by wgmma,
+#: that fit 255 registers without spills; where a problem needs fewer along m, it gets them.
 WGMMA_TILES_OF = {
     "float16": ((32, 2), (16, 4), (10, 6), (7, 8)),
     "bfloat16": ((32, 2), (16, 4), (10, 6), (7, 8)),
     "tf32": ((32, 2), (16, 4), (10, 6), (7, 8)),
     "tf32x3": ((20, 2), (14, 4), (10, 6), (8, 8)),
-    "bf16x3": ((32, 2), (16, 4), (10, 6), (7, 8)),
+    "bf16x3": ((32, 2), (14, 4), (9, 6), (6, 8)),
 }
 #: The same for depth to space.
 DEPTH_TO_SPACE_WGMMA_TILES = {
