@@ -142,7 +142,9 @@ def test_device_names_cannot_leave_the_directory(tmp_path: Path) -> None:
 @pytest.mark.cuda
 def test_a_tiny_run_of_tune_writes_a_table(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "tune.py"), "--tiny"]
-    command += ["kb1-58", "nnunet-222-64to32", "--directory", str(tmp_path / "tables")]
+    # float16 has one math, float32 three: so many more candidates.
+    command += ["kb1-58", "nnunet-222-64to32", "--dtypes", "float16"]
+    command += ["--directory", str(tmp_path / "tables")]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     result = subprocess.run(
         command,
@@ -160,14 +162,10 @@ def test_a_tiny_run_of_tune_writes_a_table(tmp_path: Path) -> None:
     assert table == _tuning.table_path(read["device"], tmp_path / "tables")
     assert read["versions"]["packages"]
     signatures = {
-        _tuning.signature(load_workload(name, tiny=True).problem, "float32", precision)
+        _tuning.signature(load_workload(name, tiny=True).problem, "float16", "ieee")
         for name in ("kb1-58", "nnunet-222-64to32")
-        for precision in ("ieee", "bf16x3")
     }
-    assert set(read["choices"]) <= signatures
-    assert _tuning.signature(
-        load_workload("kb1-58", tiny=True).problem, "float32", "bf16x3"
-    ) in set(read["choices"])
+    assert set(read["choices"]) == signatures
 
 
 def test_the_tables_of_the_package_are_well_formed() -> None:
