@@ -25,10 +25,20 @@ def _find_devices() -> tuple[int, str]:
 
 
 DEVICES, REASON = _find_devices()
+if DEVICES:
+    import cupy
+
 #: The simulated device checks every access; set by its launcher.
 SIMULATED = DEVICES > 0 and os.environ.get("SIMGPU") == "1"
 
+
+def _capability() -> str:
+    return str(cupy.cuda.Device().compute_capability) if DEVICES else ""
+
+
+#: wgmma is an instruction of compute capability 9.0 alone.
 _NEEDS = {
+    "hopper": (_capability() == "90", REASON or "the device has another compute capability"),
     "cuda": (DEVICES >= 1, REASON),
     "two_devices": (DEVICES >= 2, REASON or "CuPy finds one device"),
     "simulated": (SIMULATED, "the device is real" if DEVICES else REASON),
@@ -36,8 +46,6 @@ _NEEDS = {
 _deselected: dict[str, int] = {}
 
 if DEVICES:
-    import cupy
-
     # One allocation per array: a pool would hide an access beyond an array inside its neighbour.
     cupy.cuda.set_allocator(None)
 
@@ -68,6 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_report_collectionfinish() -> list[str]:
     names = {
+        "hopper": "a CUDA device of compute capability 9.0",
         "cuda": "a CUDA device",
         "two_devices": "two CUDA devices",
         "simulated": "a simulated CUDA device",

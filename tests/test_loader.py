@@ -228,11 +228,10 @@ def test_old_compilers_are_named(hopper_kernel: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.cuda
+@pytest.mark.hopper
 def test_a_kernel_for_hopper_alone_runs_there(hopper_kernel: Path) -> None:
     import cupy
 
-    if cupy.cuda.Device().compute_capability != "90":
-        pytest.skip("the device is no Hopper")
     device = cupy.cuda.runtime.getDevice()
     kernel = _loader.load_kernel("hopper", (), 60 * 1024, device, "90a")
     assert kernel.max_dynamic_shared_size_bytes >= 60 * 1024
@@ -243,11 +242,8 @@ def test_a_kernel_for_hopper_alone_runs_there(hopper_kernel: Path) -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.hopper
 def test_an_architecture_is_part_of_a_kernel(hopper_kernel: Path) -> None:
-    import cupy
-
-    if cupy.cuda.Device().compute_capability != "90":
-        pytest.skip("the device is no Hopper")
     path = hopper_kernel.parent / "kernels_cu" / "hopper.cu"
     path.write_text('extern "C" __global__ void hopper() {}', encoding="utf-8")
     plain = _loader.load_kernel("hopper", (), 0, 0)
