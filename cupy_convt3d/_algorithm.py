@@ -13,6 +13,7 @@ from cupy_convt3d._plan_depth_to_space import DepthToSpaceConfig, plan_depth_to_
 from cupy_convt3d._plan_gather import GatherConfig, plan_gather
 from cupy_convt3d._plan_implicit_gemm import GemmConfig, plan_implicit_gemm
 from cupy_convt3d._plan_scatter import plan_scatter
+from cupy_convt3d._plan_subpixel import SubpixelConfig, plan_subpixel
 from cupy_convt3d._problem import Problem
 
 ALGORITHMS = ("auto", "gather", "scatter", "implicit_gemm")
@@ -41,7 +42,7 @@ def make_plan(
 
     Parameters
     ----------
-    config : GatherConfig, ScatterConfig, GemmConfig, DepthToSpaceConfig or None
+    config : GatherConfig, ScatterConfig, GemmConfig, DepthToSpaceConfig, SubpixelConfig or None
         Forces a kernel and its tiles, whatever ``algorithm`` and ``precision`` say.
     x_aligned : bool
         Whether the address of x is a multiple of 16 bytes.
@@ -68,6 +69,16 @@ def make_plan(
     if isinstance(config, DepthToSpaceConfig):
         return plan_depth_to_space(
             problem, dtype, has_bias, config, activation=activation, x_aligned=x_aligned
+        )
+    if isinstance(config, SubpixelConfig):
+        return plan_subpixel(
+            problem,
+            dtype,
+            has_bias,
+            config,
+            activation=activation,
+            x_aligned=x_aligned,
+            multiprocessors=device.multiprocessors,
         )
     if isinstance(config, GatherConfig):
         return plan_gather(problem, dtype, has_bias, activation=activation, config=config)

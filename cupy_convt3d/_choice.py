@@ -26,13 +26,14 @@ from cupy_convt3d._plan_gather import MAX_WIDTH_PHASES, GatherConfig, can_have_w
 from cupy_convt3d._plan_gather import TILES as GATHER_TILES
 from cupy_convt3d._plan_implicit_gemm import GemmConfig, fit_config, needs_64_bits, shared_layout
 from cupy_convt3d._plan_scatter import ScatterConfig, scatter_config
+from cupy_convt3d._plan_subpixel import SubpixelConfig, fit_subpixel, is_subpixel, layout_of
 from cupy_convt3d._problem import Problem
 from cupy_convt3d._tensor_core import Math, maths_of
 from cupy_convt3d._tuning import tuned_config
 from cupy_convt3d._unit_rates import A100, H100_SXM, RTX_4090, UnitRates
 
 #: The records of configurations.
-RECORDS = (GatherConfig, ScatterConfig, GemmConfig, DepthToSpaceConfig)
+RECORDS = (GatherConfig, ScatterConfig, GemmConfig, DepthToSpaceConfig, SubpixelConfig)
 
 _NARROW = ((1, 4), (2, 4), (3, 4), (4, 4), (5, 4), (6, 4))
 
@@ -48,8 +49,12 @@ GEMM_TILES = {
 }
 #: The same for depth to space, which loops over m tiles anyway, by bytes of a sum.
 DEPTH_TO_SPACE_TILES = {4: ((1, 4), (2, 4), (4, 4)), 8: ((1, 4), (2, 4))}
-#: Both with 64-bit indices, which take more registers.
+#: The same for the sub-pixel kernel, by bytes of a sum: one m tile for each phase where depth and
+#: height have two.
+SUBPIXEL_TILES = {4: ((4, 6), (4, 4), (2, 4)), 8: ((4, 2), (2, 4))}
+#: All three with 64-bit indices, which take more registers.
 TILES_64 = ((1, 4), (2, 4))
+SUBPIXEL_TILES_64 = {4: ((4, 2), (2, 4)), 8: ((4, 1), (2, 2))}
 
 #: Most tiles of a warp of 8 x 8 products along m, and tiles along n, of the implicit GEMM by wgmma,
 #: that fit 255 registers without spills; where a problem needs fewer along m, it gets them.
@@ -162,6 +167,12 @@ def _tensor_core_candidates(
                     found += fit_depth_to_space(
                         problem, dtype, math, tiles, warps, shared_bytes, True
                     )
+    if is_subpixel(problem):
+        by_bytes = SUBPIXEL_TILES_64 if wide else SUBPIXEL_TILES
+        for tiles, warps in itertools.product(by_bytes[dtype.accumulator_bytes], WARPS):
+            subpixel = fit_subpixel(problem, dtype, math, tiles, warps, device.shared_bytes)
+            if subpixel is not None:
+                found.append(subpixel)
     steps = (1, 2) if problem.in_channels_per_group > math.step_k else (1,)
     shapes = [
         (tiles, warps, False)
@@ -201,6 +212,10 @@ def can_run(config: Config, problem: Problem, dtype: KernelDtype, device: Device
             return "depth to space needs kernel == stride, at most 2 along W, and no padding"
         _, inputs, stage = shared_bytes_of(problem, dtype, config)
         shared = inputs + config.stages * stage
+    elif isinstance(config, SubpixelConfig):
+        if not is_subpixel(problem):
+            return "sub-pixel convolution needs a stride of 2 along W, and no dilation"
+        shared = layout_of(problem, dtype, config).total
     else:
         shared = shared_layout(problem, dtype, config).total
     if shared > device.shared_bytes:

@@ -28,11 +28,12 @@ from cupy_convt3d._plan_gather import (
 from cupy_convt3d._plan_implicit_gemm import GemmConfig, shared_layout
 from cupy_convt3d._plan_scatter import TILES as SCATTER_TILES
 from cupy_convt3d._plan_scatter import ScatterConfig
+from cupy_convt3d._plan_subpixel import SubpixelConfig, layout_of, offsets_of, steps_along_width
 from cupy_convt3d._problem import Problem
 from cupy_convt3d._tensor_core import FRAGMENT_BYTES, MATHS, WARP, WGMMA_ROWS, Math
 from cupy_convt3d._unit_rates import SECTOR, UnitRates
 
-Config = GatherConfig | ScatterConfig | GemmConfig | DepthToSpaceConfig
+Config = GatherConfig | ScatterConfig | GemmConfig | DepthToSpaceConfig | SubpixelConfig
 
 #: Samples that a choice is made for.
 NOMINAL_BATCH = 8
@@ -107,6 +108,8 @@ def seconds(config: Config, problem: Problem, dtype: KernelDtype, rates: UnitRat
         return _implicit_gemm(config, nominal, dtype, rates)
     if isinstance(config, DepthToSpaceConfig):
         return _depth_to_space(config, nominal, dtype, rates)
+    if isinstance(config, SubpixelConfig):
+        return _subpixel(config, nominal, dtype, rates)
     if isinstance(config, GatherConfig):
         return _gather(config, nominal, dtype, rates)
     return _scatter(config, nominal, dtype, rates)
@@ -279,6 +282,61 @@ def _depth_to_space(
     if held == 1:
         # Inputs arrive before the first product.
         time += blocks * inputs / rates.l2_bytes_per_second
+    return time * _tail(blocks, held * rates.multiprocessors)
+
+
+def _subpixel(
+    config: SubpixelConfig, problem: Problem, dtype: KernelDtype, rates: UnitRates
+) -> float:
+    mma = MATHS[config.math]
+    depth, height, width = axes(problem)
+    layout = layout_of(problem, dtype, config)
+    k_steps = -(-problem.in_channels_per_group // config.step_channels)
+    steps_w = steps_along_width(problem, config.step_offsets)
+    offsets_d, offsets_h = offsets_of(depth).count, offsets_of(height).count
+    co_tiles = -(-problem.out_channels_per_group // (8 * config.co_blocks))
+    blocks = problem.batch * problem.groups * co_tiles
+    for axis, size in zip(
+        (depth, height, width), (config.tile_d, config.tile_h, config.tile_w), strict=True
+    ):
+        blocks *= -(-axis.positions // size)
+    warps = config.warps_m * config.warps_n
+    n = config.warp_n_tiles
+    # Of a warp: fragments of x, and products of those with m tiles.
+    fragments = offsets_d * offsets_h * k_steps * steps_w
+    taps = depth.kernel * height.kernel * k_steps * steps_w * config.co_blocks / config.warps_m
+    instructions = {"float16": 8.0, "bfloat16": 8.0}.get(mma.name, X_INSTRUCTIONS[mma.name])
+    wavefronts = {"float16": 4.0, "bfloat16": 4.0}.get(mma.name, X_WAVEFRONTS[mma.name])
+
+    work = Work(dram=compulsory_bytes(problem, dtype))
+    work.tensor = blocks * warps * taps * n * mma.terms * 16 * 8 * mma.step_k
+    loads = offsets_d * k_steps
+    stage_taps = depth.kernel * height.kernel / offsets_d
+    weights = stage_taps * steps_w * config.co_blocks * mma.parts * WARP * FRAGMENT_BYTES
+    stage_bytes = layout.stage_weights + weights
+    # 4 outputs of a lane are stored together only if rows begin at multiples of that.
+    whole = width.output % 4 == 0
+    tiles = config.warp_m_tiles * n
+    adds = 4 if mma.name == "tf32x3" else 0
+    work.issue = blocks * (
+        warps
+        * (
+            500
+            + fragments * (n * instructions + 20)
+            + taps * (n * (mma.terms + adds) + mma.parts + 6)
+            + tiles * (30 if whole else 45)
+        )
+        + loads * (stage_bytes / 16 / WARP * 6 + warps * 80)
+    )
+    work.shared = blocks * (
+        warps * (fragments * n * wavefronts + taps * mma.parts * WARP * FRAGMENT_BYTES / 128)
+        + loads * stage_bytes / 128
+    )
+    outputs = math.prod(problem.y_shape) * dtype.itemsize
+    work.l2 = blocks * loads * stage_bytes + outputs * (1 if whole else 4)
+    sums = tiles * 4 * dtype.accumulator_bytes // 4
+    held = blocks_at_a_time(rates, config.threads, sums, layout.total)
+    time = overlapped(work.times(rates, dtype, tensor_rate(rates, mma)))
     return time * _tail(blocks, held * rates.multiprocessors)
 
 

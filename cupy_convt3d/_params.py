@@ -137,6 +137,21 @@ GATHER_PARAMS = np.dtype(
     align=True,
 )
 
+SUBPIXEL_PARAMS = np.dtype(
+    [
+        ("first_offset", np.int64, (3,)),
+        ("first_tap", np.int32, (3,)),
+        ("offsets", np.int32, (3,)),
+        ("step_offsets", np.int32),
+        ("step_channels", np.int32),
+        ("co_blocks", np.int32),
+        ("row_warps", FAST_DIVMOD),
+        ("phases", FAST_DIVMOD),
+        ("phases_h", FAST_DIVMOD),
+    ],
+    align=True,
+)
+
 PARAMS = np.dtype(
     [
         ("axis", AXIS_PARAMS, (3,)),
@@ -160,6 +175,7 @@ PARAMS = np.dtype(
         ("gemm", GEMM_PARAMS),
         ("gather", GATHER_PARAMS),
         ("grad_weight", GRAD_WEIGHT_PARAMS),
+        ("subpixel", SUBPIXEL_PARAMS),
     ],
     align=True,
 )

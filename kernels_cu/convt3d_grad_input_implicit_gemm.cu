@@ -132,8 +132,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         const unsigned tap_row = stage + shift_bytes + (taps - 1 - tap) * tap_rows * row_bytes;
         for (int kw = 0; kw < kernel_w; ++kw) {
           TensorMath::XFragment fragment[kWarpNTiles];
-          TensorMath::load(tap_row + (kernel_w - 1 - kw) * dilation_w * kElementBytes, pitch,
-                           tile_offset, fragment);
+          load_elements(tap_row + (kernel_w - 1 - kw) * dilation_w * kElementBytes, pitch,
+                        TensorMath::kStepK / 2 * pitch, tile_offset, fragment);
           const unsigned tap_weights =
               own_weights + kFragmentBytes * ((kw * taps + tap) * fragments);
 #pragma unroll

@@ -93,8 +93,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         for (int step = 0; step < steps; ++step) {
           const int position = step * TensorMath::kStepK;
           TensorMath::XFragment fragment[kWarpNTiles];
-          TensorMath::load(y_tile + row * stride_h * y_row_bytes + position * k_pitch, k_pitch,
-                           tile_offset, fragment);
+          load_elements(y_tile + row * stride_h * y_row_bytes + position * k_pitch, k_pitch,
+                        TensorMath::kStepK / 2 * k_pitch, tile_offset, fragment);
 #pragma unroll
           for (int m = 0; m < kWarpMTiles; ++m) {
             uint4 part[kParts];

@@ -126,6 +126,21 @@ struct GatherParams {
   long long y_volume;
 };
 
+/// The tiles of the sub-pixel kernel: an output stride*q + phase meets the inputs q + first_offset,
+/// ..., and the first of them by the tap first_tap + phase, each further one by `stride` less.
+/// GemmParams has the pipeline, the boxes of x and the warps; AxisParams::tile holds positions q.
+struct SubpixelParams {
+  long long first_offset[3];
+  int first_tap[3];
+  int offsets[3];        // that any phase meets; along W whole steps
+  int step_offsets;      // offsets along W of one k step: 1 or 2
+  int step_channels;     // input channels of one k step
+  int co_blocks;         // of 8 output channels, of a block
+  FastDivmod row_warps;  // along a row of positions
+  FastDivmod phases;     // along depth and height
+  FastDivmod phases_h;
+};
+
 struct Params {
   AxisParams axis[3];
   long long batch;
@@ -152,6 +167,7 @@ struct Params {
   GemmParams gemm;
   GatherParams gather;
   GradWeightParams grad_weight;
+  SubpixelParams subpixel;
 };
 
 #ifdef CONVT3D_PARAMS_SIZE

@@ -57,22 +57,26 @@ __device__ inline unsigned shared_address(const void* object) {
   return static_cast<unsigned>(__cvta_generic_to_shared(object));
 }
 
-/// Loads from shared memory by a 32-bit address, whose arithmetic costs half of a pointer's.
+/// Loads from shared memory by a 32-bit address, whose arithmetic costs half of a pointer's, and a
+/// constant number of bytes further, which cost nothing.
+template <int kOffset = 0>
 __device__ inline float load_shared(unsigned address, float) {
   float value;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address));
+  asm volatile("ld.shared.f32 %0, [%1+%2];" : "=f"(value) : "r"(address), "n"(kOffset));
   return value;
 }
 
+template <int kOffset = 0>
 __device__ inline double load_shared(unsigned address, double) {
   double value;
-  asm volatile("ld.shared.f64 %0, [%1];" : "=d"(value) : "r"(address));
+  asm volatile("ld.shared.f64 %0, [%1+%2];" : "=d"(value) : "r"(address), "n"(kOffset));
   return value;
 }
 
+template <int kOffset = 0>
 __device__ inline unsigned short load_shared(unsigned address, unsigned short) {
   unsigned short value;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(address));
+  asm volatile("ld.shared.u16 %0, [%1+%2];" : "=h"(value) : "r"(address), "n"(kOffset));
   return value;
 }
 

@@ -135,12 +135,6 @@ __device__ inline int interleaved_lane(int lane, int log2_stride) {
   return (lane & -group) | (lane & 7) << log2_stride | (lane & (group - 1)) >> 3;
 }
 
-/// Returns the sum of no products: what does not change the bias that is added to it. Without a
-/// bias +0, as if that were the bias, which then need not be added.
-__device__ inline Accumulator empty_sum(const Params& p) {
-  return p.has_bias ? EmptySum<Accumulator>::value() : Accumulator(0);
-}
-
 /// Stores the sums of consecutive output channels: bias, epilogue, rounding.
 ///
 /// kEvery: there are kSumChannels channels, so that none is tested.

@@ -65,26 +65,19 @@ struct Math16 {
     part[0] = {bits[0], bits[1], bits[2], bits[3]};
   }
 
-  /// Loads the fragments of one k step at a shared address, element by element, for some tiles of 8
-  /// columns, whose byte offsets have `add_lane_of_elements`.
-  ///
-  /// k_pitch  bytes from one k to the next
-  template <int kTiles>
-  __device__ static void load(unsigned x, int k_pitch, const int (&offset)[kTiles],
-                              XFragment (&fragment)[kTiles]) {
-    using Bits = unsigned short;
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const unsigned low = x + offset[i] + 8 * r * k_pitch;
-        fragment[i].k[0][r] = static_cast<unsigned>(load_shared(low, Bits())) |
-                              static_cast<unsigned>(load_shared(low + k_pitch, Bits())) << 16;
-      }
-    }
+  using Bits = unsigned short;
+  static constexpr int kHalves = 2;
+  static constexpr int kLoads = 2;  // of a lane for one half of the k step, kLoadK apart
+  static constexpr int kLoadK = 1;
+
+  /// Sets what a half of the k step gives to a fragment, from `fetch(load)`.
+  template <class Fetch>
+  __device__ static void set_half(XFragment& fragment, int half, const Fetch& fetch) {
+    fragment.k[0][half] = static_cast<unsigned>(fetch(0)) | static_cast<unsigned>(fetch(1)) << 16;
   }
 
-  /// The same for aligned rows of 8 positions, whose offsets have `add_lane_of_matrices`.
+  /// Loads the fragments of one k step at a shared address for some tiles of 8 columns that are
+  /// aligned rows of 8 positions, and whose byte offsets have `add_lane_of_matrices`.
   template <int kTiles>
   __device__ static void load_matrices(unsigned x, const int (&offset)[kTiles],
                                        XFragment (&fragment)[kTiles]) {
@@ -153,20 +146,17 @@ struct MathTf32 {
     for (int i = 0; i < kParts; ++i) part[i] = {bits[i][0], bits[i][1], bits[i][2], bits[i][3]};
   }
 
-  template <int kTiles>
-  __device__ static void load(unsigned x, int pitch, const int (&offset)[kTiles],
-                              XFragment (&fragment)[kTiles]) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const unsigned channel = x + 4 * r * pitch;
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        const float value = load_shared(channel + offset[i], float());
-        fragment[i].k[0][r] = float_to_tf32(value);
-        if constexpr (kSplit) {
-          fragment[i].k[1][r] = float_to_tf32(value - __uint_as_float(fragment[i].k[0][r]));
-        }
-      }
+  using Bits = float;
+  static constexpr int kHalves = 2;
+  static constexpr int kLoads = 1;
+  static constexpr int kLoadK = 0;
+
+  template <class Fetch>
+  __device__ static void set_half(XFragment& fragment, int half, const Fetch& fetch) {
+    const float value = fetch(0);
+    fragment.k[0][half] = float_to_tf32(value);
+    if constexpr (kSplit) {
+      fragment.k[1][half] = float_to_tf32(value - __uint_as_float(fragment.k[0][half]));
     }
   }
 
@@ -227,19 +217,14 @@ struct Math<4> {
     part[1] = {lo[0], lo[1], lo[2], lo[3]};
   }
 
-  template <int kTiles>
-  __device__ static void load(unsigned x, int pitch, const int (&offset)[kTiles],
-                              XFragment (&fragment)[kTiles]) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const unsigned low = x + 8 * r * pitch;
-      const unsigned high = low + 4 * pitch;
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        split(load_shared(low + offset[i], float()), load_shared(high + offset[i], float()),
-              &fragment[i].k[0][r], &fragment[i].k[1][r]);
-      }
-    }
+  using Bits = float;
+  static constexpr int kHalves = 2;
+  static constexpr int kLoads = 2;
+  static constexpr int kLoadK = 4;
+
+  template <class Fetch>
+  __device__ static void set_half(XFragment& fragment, int half, const Fetch& fetch) {
+    split(fetch(0), fetch(1), &fragment.k[0][half], &fragment.k[1][half]);
   }
 
   template <int kTerm>
@@ -271,11 +256,14 @@ struct Math<5> {
     part[0] = {bits[0], bits[1], bits[2], bits[3]};
   }
 
-  template <int kTiles>
-  __device__ static void load(unsigned x, int, const int (&offset)[kTiles],
-                              XFragment (&fragment)[kTiles]) {
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) fragment[i] = load_shared(x + offset[i], double());
+  using Bits = double;
+  static constexpr int kHalves = 1;
+  static constexpr int kLoads = 1;
+  static constexpr int kLoadK = 0;
+
+  template <class Fetch>
+  __device__ static void set_half(XFragment& fragment, int, const Fetch& fetch) {
+    fragment = fetch(0);
   }
 
   __device__ static double join(unsigned low, unsigned high) {
@@ -313,7 +301,7 @@ __device__ inline void pack_weights(int lane, const Fetch& fetch, uint4 (&part)[
   }
 }
 
-/// Adds to the byte offsets of some tiles of 8 columns what `TensorMath::load` wants of this lane.
+/// Adds to the byte offsets of some tiles of 8 columns what `load_elements` wants of this lane.
 ///
 /// k_pitch, column_pitch  bytes from one k, and from one column, to the next
 template <int kTiles>
@@ -322,6 +310,45 @@ __device__ inline void add_lane_of_elements(int lane, int k_pitch, int column_pi
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     offset[i] += lane % 4 * TensorMath::kLaneK * k_pitch + lane / 4 * column_pitch;
+  }
+}
+
+/// Loads the fragments of one k step at a shared address, element by element, for some tiles of 8
+/// columns, whose byte offsets have `add_lane_of_elements`.
+///
+/// k_pitch  bytes from one k to the next, inside a half of the k step
+/// half     bytes from the first half to the second
+template <int kTiles, class Mma = TensorMath>
+__device__ inline void load_elements(unsigned x, int k_pitch, int half, const int (&offset)[kTiles],
+                                     typename Mma::XFragment (&fragment)[kTiles]) {
+#pragma unroll
+  for (int r = 0; r < Mma::kHalves; ++r) {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      Mma::set_half(fragment[i], r, [&](int load) {
+        return load_shared(x + r * half + load * Mma::kLoadK * k_pitch + offset[i],
+                           typename Mma::Bits());
+      });
+    }
+  }
+}
+
+/// The same for tiles that are neighbours in a row, from the shared address of this lane's first
+/// element up.
+template <int kTiles, int kTile = 0, class Mma = TensorMath>
+__device__ inline void load_row(unsigned x, int k_pitch, int half,
+                                typename Mma::XFragment (&fragment)[kTiles]) {
+  if constexpr (kTile < kTiles) {
+    // A constant distance costs no instruction.
+    constexpr int kOffset = kTile * 8 * static_cast<int>(sizeof(typename Mma::Bits));
+#pragma unroll
+    for (int r = 0; r < Mma::kHalves; ++r) {
+      Mma::set_half(fragment[kTile], r, [&](int load) {
+        return load_shared<kOffset>(x + r * half + load * Mma::kLoadK * k_pitch,
+                                    typename Mma::Bits());
+      });
+    }
+    load_row<kTiles, kTile + 1, Mma>(x, k_pitch, half, fragment);
   }
 }
 
@@ -355,7 +382,7 @@ __device__ inline void load_positions_of_x(unsigned x, int pitch, const int (&of
   if constexpr (sizeof(Element) == 2) {
     Mma::load_matrices(x, offset, fragment);
   } else {
-    Mma::load(x, pitch, offset, fragment);
+    load_elements<kTiles, Mma>(x, pitch, Mma::kStepK / 2 * pitch, offset, fragment);
   }
 }
 

@@ -12,6 +12,8 @@ from cupy_convt3d._choice import (
     DEPTH_TO_SPACE_TILES,
     DEPTH_TO_SPACE_WGMMA_TILES,
     GEMM_TILES,
+    SUBPIXEL_TILES,
+    SUBPIXEL_TILES_64,
     TILES_64,
     WGMMA_TILES_OF,
 )
@@ -29,6 +31,7 @@ from cupy_convt3d._plan_implicit_gemm import (
     plan_implicit_gemm,
     shared_layout,
 )
+from cupy_convt3d._plan_subpixel import fit_subpixel, is_subpixel, plan_subpixel
 from cupy_convt3d._problem import Problem
 from cupy_convt3d._tensor_core import MATHS, WGMMA_TILES, Math
 
@@ -66,6 +69,9 @@ def tiles_of(
         tiles = (WGMMA_TILES_OF if kernel == "implicit_gemm" else DEPTH_TO_SPACE_WGMMA_TILES)[
             math.name
         ]
+    elif kernel == "subpixel":
+        by_bytes = SUBPIXEL_TILES_64 if bits == 64 else SUBPIXEL_TILES
+        tiles = by_bytes[dtype_of(math).accumulator_bytes]
     elif bits == 64:
         tiles = TILES_64
     elif kernel == "implicit_gemm":
@@ -88,7 +94,7 @@ def plan_tensor_core(
     shared_bytes: int = SHARED_BYTES,
     wgmma: bool = False,
 ) -> Plan:
-    """Return a plan of one of the two kernels, in one of their two forms.
+    """Return a plan of one of the kernels, in one of its forms.
 
     ``turn`` takes turns among the tiles, the shapes of a block and the alignments of x, so that
     many problems together see all of them, or the ``few`` of the host.
@@ -115,6 +121,12 @@ def plan_tensor_core(
                     config = wide
             if config is not None:
                 return plan_implicit_gemm(problem, dtype, has_bias, config, bits, **keywords)
+        elif kernel == "subpixel":
+            subpixel = fit_subpixel(problem, dtype, math, tile, warps, shared_bytes)
+            if subpixel is not None:
+                # Blocks with several tiles, and with one.
+                keywords["multiprocessors"] = 1 if turn % 2 else 132
+                return plan_subpixel(problem, dtype, has_bias, subpixel, bits, **keywords)
         else:
             configs = fit_depth_to_space(problem, dtype, math, tile, warps, shared_bytes, wgmma)
             if configs:
@@ -134,7 +146,13 @@ def with_m_tiles(config: DepthToSpaceConfig, tiles: int) -> DepthToSpaceConfig:
 
 def kernels_for(problem: Problem) -> list[str]:
     """Return the kernels that can run a problem."""
-    return ["implicit_gemm", *(["depth_to_space"] if is_depth_to_space(problem) else [])]
+    found = ["implicit_gemm"]
+    if is_depth_to_space(problem):
+        found.append("depth_to_space")
+    # More phases along depth and height than that need blocks of more tiles along m.
+    if is_subpixel(problem) and problem.stride[0] * problem.stride[1] <= 4:
+        found.append("subpixel")
+    return found
 
 
 @dataclass(frozen=True)
@@ -181,3 +199,5 @@ def all_variants(few: bool) -> Iterator[Variant]:
         for tile in tiles_of("depth_to_space", math, bits, few):
             for width in (1, 2):
                 yield Variant("depth_to_space", math, bits, tile, width, 16)
+        for tile in tiles_of("subpixel", math, bits, few):
+            yield Variant("subpixel", math, bits, tile, 3, 16)

@@ -17,6 +17,7 @@ from cupy_convt3d._plan import Plan
 from cupy_convt3d._plan_depth_to_space import fit_depth_to_space, plan_depth_to_space
 from cupy_convt3d._plan_gather import TILES, GatherConfig, plan_gather
 from cupy_convt3d._plan_implicit_gemm import fit_config, plan_implicit_gemm
+from cupy_convt3d._plan_subpixel import fit_subpixel, plan_subpixel
 from tests import test_kernels
 from tests.executors import run_on_device
 from tests.problems import Case
@@ -50,6 +51,13 @@ def cases(variant: Variant) -> list[Case]:
         stride = (2, 1, variant.width)
         return [Case("up", (2, 18, 3, 5, width), weight, True, stride) for width in (16, 7)]
     weight = (18, variant.channels, 2, 3, 3)
+    if variant.kernel == "subpixel":
+        # Two m tiles are two phases, or two channel tiles of one phase.
+        stride = (1, 2, 2) if variant.tile[0] == 2 else 2
+        return [
+            Case("even", (1, 18, 3, 5, 24), weight, True, stride, 1, (0, 1, 1)),
+            Case("odd", (2, 7, 2, 4, 11), (7, *weight[1:]), False, (1, 1, 2), 1),
+        ]
     return [
         Case("same", (1, 18, 3, 5, 24), weight, True, 1, 1),
         Case("strided", (2, 18, 2, 4, 11), weight, False, 2, 1, 1),
@@ -76,6 +84,12 @@ def test_tensor_core_tiles(variant: Variant) -> None:
             if variant.wgmma:
                 config = with_m_tiles(config, variant.tile[0])
             plan = plan_depth_to_space(problem, dtype, case.bias, config, variant.bits)
+        elif variant.kernel == "subpixel":
+            subpixel = fit_subpixel(*arguments)
+            assert subpixel is not None
+            plan = plan_subpixel(
+                problem, dtype, case.bias, subpixel, variant.bits, multiprocessors=2
+            )
         else:
             gemm = fit_config(*arguments, wgmma=variant.wgmma)
             assert gemm is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -12,11 +13,12 @@ from cupy_convt3d._algorithm import ALGORITHMS, make_plan
 from cupy_convt3d._choice import RECORDS, can_run, candidates, choose, config_of, rates_of
 from cupy_convt3d._device import H100, Device
 from cupy_convt3d._dtypes import DTYPES
-from cupy_convt3d._phase import axes
+from cupy_convt3d._phase import Axis, axes
 from cupy_convt3d._plan_depth_to_space import DepthToSpaceConfig, shared_bytes_of
 from cupy_convt3d._plan_gather import GatherConfig
 from cupy_convt3d._plan_implicit_gemm import GemmConfig, inputs_of_segment, shared_layout
 from cupy_convt3d._plan_scatter import ScatterConfig
+from cupy_convt3d._plan_subpixel import SubpixelConfig, layout_of, offsets_of
 from cupy_convt3d._problem import Problem, make_problem
 from cupy_convt3d._tensor_core import MATHS
 from tests.problems import EDGES, Case, case_of, load_cases
@@ -53,6 +55,42 @@ def check_gemm(problem: Problem, dtype: str, config: GemmConfig, device: Device)
     layout = shared_layout(problem, DTYPES[dtype], config)
     assert layout.total <= device.shared_bytes
     assert layout.stage_weights % 16 == layout.stage_bytes % 16 == layout.sums % 16 == 0
+
+
+def check_subpixel(problem: Problem, dtype: str, config: SubpixelConfig, device: Device) -> None:
+    depth, height, _ = axes(problem)
+    assert config.threads <= 256
+    phases = depth.stride * height.stride
+    assert config.co_blocks * phases <= config.warp_m_tiles * config.warps_m
+    assert config.tile_d * config.tile_h * config.row_warps <= config.warps_n
+    assert config.tile_d <= depth.positions
+    assert config.tile_h <= height.positions
+    layout = layout_of(problem, DTYPES[dtype], config)
+    assert layout.total <= device.shared_bytes
+    assert layout.stage_weights % 16 == layout.stage_bytes % 16 == 0
+
+
+def test_offsets_are_those_that_phases_meet() -> None:
+    """Against the definition, for all small kernels, strides and paddings."""
+    for kernel, stride, padding in itertools.product(range(1, 8), range(1, 5), range(9)):
+        axis = Axis(9, kernel, 20, stride, padding, 1)
+        offsets = offsets_of(axis)
+        met = {
+            ((phase + padding - tap) // stride, phase, tap)
+            for phase in range(stride)
+            for tap in range(kernel)
+            if (phase + padding - tap) % stride == 0
+        }
+        expected = {
+            (offsets.first + u, phase, tap)
+            for u in range(offsets.count)
+            for phase in range(stride)
+            if 0 <= (tap := offsets.first_tap - u * stride + phase) < kernel
+        }
+        assert expected == met
+        assert {offsets.first, offsets.first + offsets.count - 1} <= {
+            offset for offset, _, _ in met
+        }
 
 
 def check_segments(config: GemmConfig, problem: Problem) -> None:
@@ -97,6 +135,8 @@ def test_every_candidate_is_legal(dtype: str, device: Device) -> None:
             if isinstance(config, DepthToSpaceConfig):
                 _, inputs, stage = shared_bytes_of(problem, DTYPES[dtype], config)
                 assert inputs + config.stages * stage <= device.shared_bytes
+            if isinstance(config, SubpixelConfig):
+                check_subpixel(problem, dtype, config, device)
             seconds = _cost.seconds(config, problem, DTYPES[dtype], rates_of(device))
             assert 0 < seconds < math.inf
 

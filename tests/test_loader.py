@@ -27,9 +27,11 @@ def test_kernels_are_found_in_the_checkout() -> None:
         "convt3d_grad_weight_implicit_gemm.cu",
         "convt3d_implicit_gemm.cu",
         "convt3d_scatter.cu",
+        "convt3d_subpixel.cu",
         "fill_bias.cu",
         "finish_sums.cu",
         "pack_depth_to_space.cu",
+        "pack_subpixel.cu",
         "pack_weight.cu",
         "sum_grad_weight.cu",
     }

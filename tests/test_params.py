@@ -15,6 +15,7 @@ from cupy_convt3d._params import (
     GEMM_PARAMS,
     GRAD_WEIGHT_PARAMS,
     PARAMS,
+    SUBPIXEL_PARAMS,
     fast_divmod,
     index_bits,
 )
@@ -38,6 +39,7 @@ def test_fields_are_those_of_the_header_in_order() -> None:
     )
     assert fields_of_struct("convt3d_params.cuh", "GemmParams") == list(GEMM_PARAMS.names)
     assert fields_of_struct("convt3d_params.cuh", "GatherParams") == list(GATHER_PARAMS.names)
+    assert fields_of_struct("convt3d_params.cuh", "SubpixelParams") == list(SUBPIXEL_PARAMS.names)
     assert fields_of_struct("convt3d_params.cuh", "Params") == list(PARAMS.names)
 
 
@@ -46,7 +48,9 @@ def test_sizes() -> None:
     # most.
     assert FAST_DIVMOD.itemsize == 16
     assert AXIS_PARAMS.itemsize == 18 * 8 + 7 * 16
-    parts = GEMM_PARAMS.itemsize + GATHER_PARAMS.itemsize + GRAD_WEIGHT_PARAMS.itemsize
+    parts = sum(
+        part.itemsize for part in (GEMM_PARAMS, GATHER_PARAMS, GRAD_WEIGHT_PARAMS, SUBPIXEL_PARAMS)
+    )
     assert PARAMS.itemsize == 3 * AXIS_PARAMS.itemsize + 16 * 8 + 16 + parts
     assert PARAMS.itemsize < 4096 - 5 * 8
 

@@ -14,6 +14,7 @@ from cupy_convt3d._plan_depth_to_space import fit_depth_to_space, plan_depth_to_
 from cupy_convt3d._plan_gather import TILES, GatherConfig, plan_gather
 from cupy_convt3d._plan_implicit_gemm import fit_config, plan_implicit_gemm
 from cupy_convt3d._plan_scatter import plan_scatter
+from cupy_convt3d._plan_subpixel import fit_subpixel, plan_subpixel
 from cupy_convt3d._problem import make_problem
 from tests.gradient_variants import gradient_launches
 from tests.tensor_core import SHARED_BYTES, Variant, all_variants, dtype_of
@@ -59,14 +60,16 @@ def _tensor_core_launches(variant: Variant) -> Iterator[Launch]:
     problem = make_problem(
         (1, 40, 8, 8, 64),
         (40, variant.channels, 2, 2, variant.width),
-        stride=(2, 2, variant.width) if up else 1,
+        stride=(2, 2, variant.width) if up else (1, 1, 2) if variant.kernel == "subpixel" else 1,
     )
     wgmma = variant.wgmma
     # The large blocks of wgmma are for devices with as much shared memory.
     shared_bytes = H100.shared_bytes if wgmma else SHARED_BYTES
     arguments = (problem, dtype, variant.math, variant.tile, (1, 4), shared_bytes)
     for activation in [NO_ACTIVATION, *_all_activations()]:
-        if activation != NO_ACTIVATION and (variant.math.name, variant.tile) != ("tf32x3", (1, 4)):
+        # Of one tile of each kernel; the sub-pixel kernel has no smaller one.
+        tile = (2, 4) if variant.kernel == "subpixel" else (1, 4)
+        if activation != NO_ACTIVATION and (variant.math.name, variant.tile) != ("tf32x3", tile):
             continue
         if up:
             config = fit_depth_to_space(*arguments, wgmma=wgmma)[0]
@@ -74,6 +77,12 @@ def _tensor_core_launches(variant: Variant) -> Iterator[Launch]:
                 config = replace(config, warp_m_tiles=variant.tile[0], part_m_tiles=variant.tile[0])
             plan = plan_depth_to_space(
                 problem, dtype, True, config, variant.bits, activation=activation
+            )
+        elif variant.kernel == "subpixel":
+            subpixel = fit_subpixel(*arguments)
+            assert subpixel is not None
+            plan = plan_subpixel(
+                problem, dtype, True, subpixel, variant.bits, activation=activation
             )
         else:
             gemm = fit_config(*arguments, wgmma=wgmma)

@@ -67,8 +67,9 @@ inline unsigned shared_address(const void* object) {
   return static_cast<unsigned>(static_cast<const unsigned char*>(object) - dynamic_shared_memory());
 }
 
-template <class T>
+template <int kOffset = 0, class T>
 inline T load_shared(unsigned address, T) {
+  address += kOffset;
   if (address % sizeof(T)) __builtin_trap();
   T value;
   std::memcpy(&value, dynamic_shared_memory() + address, sizeof value);
