@@ -101,6 +101,11 @@ def pairs(axis: Axis) -> int:
     return count
 
 
+def share_with_taps(axis: Axis) -> float:
+    """Return the share of an axis's phases that have a tap."""
+    return sum(axis.phase(phase).taps > 0 for phase in range(axis.phases)) / axis.phases
+
+
 def seconds(config: Config, problem: Problem, dtype: KernelDtype, rates: UnitRates) -> float:
     """Return the modelled seconds of a configuration."""
     nominal = replace(problem, batch=NOMINAL_BATCH)
@@ -191,16 +196,18 @@ def _implicit_gemm(
     # Averages over the blocks of a plane; boxes of several rows meet about as many taps as one.
     taps_d, taps_h = pairs(depth) / depth.output, pairs(height) / height.output
     taps_w = pairs(width) / width.output
+    met_h = share_with_taps(height)
+    met = share_with_taps(depth) * met_h
     steps = slices * taps_d * taps_h * k_steps
     step = _step_of_warp(config)
 
     main = Work(dram=compulsory_bytes(problem, dtype))
     main.tensor = blocks * warps * steps * step.tensor
-    loads = (
-        slices * taps_d * max(1.0, taps_h / config.stage_taps_h) * -(-k_steps // config.stage_steps)
-    )
-    # At least one: a stage without a tap is not loaded.
-    stage_taps = max(1.0, min(taps_h, config.stage_taps_h))
+    # Of the rows that meet a tap: the others load nothing, and sum nothing.
+    taps_of_row = max(1.0, taps_h / met_h) if met_h else 0.0
+    loads = slices * taps_d * met_h * max(1.0, taps_of_row / config.stage_taps_h)
+    loads *= -(-k_steps // config.stage_steps)
+    stage_taps = min(taps_of_row, config.stage_taps_h)
     rows_h = config.tile_h + (stage_taps - 1) * height.input_step
     x_bytes = (
         config.stage_steps * mma.step_k * config.tile_d * rows_h * config.tile_w * dtype.itemsize
@@ -220,13 +227,15 @@ def _implicit_gemm(
     items = -(-config.co_tile // config.sum_channels) * config.rows * config.segment
     per_warp = dtype.accumulator_bytes / 4
     rest.issue = blocks * (
-        slices * (warps * step.tiles * 5.2 + items / WARP * 70)
-        + outputs / WARP * (1.5 * slices + 3.0 + 1.6 * taps_w)
+        slices * (met * warps * step.tiles * 5.2 + items / WARP * 70)
+        + outputs / WARP * (1.5 * slices + 3.0 + 1.6 * taps_w * met)
     )
     rest.shared = (
-        blocks * per_warp * (warps * step.tiles * 4 * slices + outputs / WARP * taps_w * 1.3)
+        blocks * per_warp * met * (warps * step.tiles * 4 * slices + outputs / WARP * taps_w * 1.3)
     )
-    rest.l2 = math.prod(problem.y_shape) * dtype.itemsize
+    # Rows that begin inside a sector write its parts one after the other.
+    broken = 1.2 if width.output * dtype.itemsize % SECTOR else 1.0
+    rest.l2 = math.prod(problem.y_shape) * dtype.itemsize * broken
 
     sums = step.tiles * 4 * dtype.accumulator_bytes // 4
     held = blocks_at_a_time(rates, config.threads, sums, layout.total)

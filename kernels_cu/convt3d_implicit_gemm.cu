@@ -220,6 +220,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
     const int sum_channels = static_cast<int>(gemm.sum_channels.divisor);
     const Index slice = output_tile.slice.index;
     const bool last_slice = slice + 1 == slices;
+    // Phases without taps, and rows far outside the input: the sums are those of no products.
+    const bool any_products = output_tile.slice.stages > 0;
     OutputTaps* const output_taps = reinterpret_cast<OutputTaps*>(shared + gemm.output_taps);
     RowOutputs* const row_outputs = reinterpret_cast<RowOutputs*>(shared + gemm.row_outputs);
     const int tap_pitch = static_cast<int>(gemm.co_tile.divisor) * kSumBytes;
@@ -235,7 +237,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
           (warp_m * kWarpMTiles * kMTileRows + WarpSums::first_row(lane)) * kSumBytes;
 #pragma unroll
       for (int i = 0; i < kWarpNTiles; ++i) {
-        if (static_cast<unsigned>(position) < positions) {
+        if (any_products && static_cast<unsigned>(position) < positions) {
           sums_of_warp.store(i, reinterpret_cast<Accumulator*>(own_products), gemm.product_pitch);
         }
         position += 8;
@@ -270,7 +272,6 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
           unsigned source = products + taps.first;
           unsigned last = products + taps.last;
           ChannelVector total;
-          load_products(source, total.channel);
           // Of the slices so far.
           const auto kept_sums = [&] {
             int row;
@@ -279,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
             return sums +
                    (position * static_cast<int>(gemm.co_tile.divisor) + channel) / kSumChannels;
           };
-          const bool none = taps.last == OutputTaps::kNone;
+          const bool none = taps.last == OutputTaps::kNone || !any_products;
           if (__builtin_expect(none | (slice > 0), false)) {
             ChannelVector kept;
 #pragma unroll
@@ -288,11 +289,12 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
             if (none) {
               last = source;
             } else {
-              // Loaded again, so that the others need not keep it apart from the sum.
               load_products(source, total.channel);
               kept = kept + total;
             }
             total = kept;
+          } else {
+            load_products(source, total.channel);
           }
 #pragma unroll 1
           while (source != last) {
