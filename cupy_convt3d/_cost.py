@@ -47,6 +47,15 @@ X_INSTRUCTIONS = {
     "bf16x3": 20.0,
     "float64": 2.0,
 }
+#: How many of them less it takes where the tiles are neighbours in a row.
+ROW_SAVES = {
+    "float16": 0.0,
+    "bfloat16": 0.0,
+    "tf32": 2.0,
+    "tf32x3": 2.0,
+    "bf16x3": 4.0,
+    "float64": 1.0,
+}
 #: Wavefronts of shared memory for the same.
 X_WAVEFRONTS = {
     "float16": 2.0,
@@ -132,10 +141,17 @@ def overlapped(times: list[float]) -> float:
     return slowest + 0.1 * (sum(times) - slowest)
 
 
-def _tail(blocks: float, at_a_time: int) -> float:
-    """Return by how much the last, partly filled wave of blocks stretches the time."""
-    waves = blocks / at_a_time
-    return math.ceil(waves) / waves
+def _stretch(blocks: float, rates: UnitRates, held: int, threads: int) -> float:
+    """Return by how much a grid that does not fill all multiprocessors stretches the time.
+
+    Of the last blocks, fewer than fill all multiprocessors, each has one to itself as long as there
+    are any. A scheduler without a warp issues nothing.
+    """
+    waves = blocks // (held * rates.multiprocessors)
+    rest = math.ceil((blocks - waves * held * rates.multiprocessors) / rates.multiprocessors)
+    warps = min(held, math.ceil(blocks / rates.multiprocessors)) * threads / WARP
+    tail = (waves * held + rest) * rates.multiprocessors / blocks
+    return tail * max(1.0, rates.issue_slots_per_clock / warps)
 
 
 def blocks_at_a_time(rates: UnitRates, threads: int, sums: int, shared: int) -> int:
@@ -159,6 +175,9 @@ def _step_of_warp(config: GemmConfig | DepthToSpaceConfig) -> _Step:
     m, n = config.warp_m_tiles, config.warp_n_tiles
     # Both kinds load x into registers.
     issue = n * X_INSTRUCTIONS[mma.name] + 12
+    if isinstance(config, DepthToSpaceConfig):
+        # Of neighbours in a row, which need no addresses of their own.
+        issue -= n * ROW_SAVES[mma.name]
     shared = n * X_WAVEFRONTS[mma.name]
     if config.wgmma:
         blocks, tiles = n // 2, m * (n // 2)
@@ -247,7 +266,7 @@ def _implicit_gemm(
     else:
         # One block at a time: its epilogue waits for its products.
         time = overlapped(main_times) + overlapped(rest_times)
-    return time * _tail(blocks, held * rates.multiprocessors)
+    return time * _stretch(blocks, rates, held, config.threads)
 
 
 def tensor_rate(rates: UnitRates, mma: Math, wgmma: bool = False) -> float:
@@ -274,13 +293,15 @@ def _depth_to_space(
     warps = config.warps_m * config.warps_n
     step = _step_of_warp(config)
     steps = m_stages * k_steps
-    weights = m_stages * -(-k_steps // config.stage_steps) * stage_bytes
+    stages = m_stages * -(-k_steps // config.stage_steps)
+    weights = stages * stage_bytes
 
     work = Work(dram=compulsory_bytes(problem, dtype))
     work.tensor = blocks * warps * steps * step.tensor
     stored = m_stages * (step.tiles * 14 + config.warp_m_tiles * 30)
     work.issue = blocks * (
-        warps * (400 + steps * step.issue + stored) + (inputs + weights) / 16 / WARP * 6
+        warps * (400 + stages * 80 + steps * step.issue + stored)
+        + (inputs + weights) / 16 / WARP * 6
     )
     work.shared = blocks * (warps * steps * step.shared + (inputs + weights) / 128)
     work.l2 = blocks * (inputs + weights) + math.prod(problem.y_shape) * dtype.itemsize
@@ -291,7 +312,7 @@ def _depth_to_space(
     if held == 1:
         # Inputs arrive before the first product.
         time += blocks * inputs / rates.l2_bytes_per_second
-    return time * _tail(blocks, held * rates.multiprocessors)
+    return time * _stretch(blocks, rates, held, config.threads)
 
 
 def _subpixel(
@@ -314,8 +335,11 @@ def _subpixel(
     # Of a warp: fragments of x, and products of those with m tiles.
     fragments = offsets_d * offsets_h * k_steps * steps_w
     taps = depth.kernel * height.kernel * k_steps * steps_w * config.co_blocks / config.warps_m
-    instructions = {"float16": 8.0, "bfloat16": 8.0}.get(mma.name, X_INSTRUCTIONS[mma.name])
-    wavefronts = {"float16": 4.0, "bfloat16": 4.0}.get(mma.name, X_WAVEFRONTS[mma.name])
+    # Elements of 2 bytes are loaded one by one.
+    instructions = X_INSTRUCTIONS[mma.name] - ROW_SAVES[mma.name]
+    if dtype.itemsize == 2:
+        instructions = 7.0
+    wavefronts = 4.0 if dtype.itemsize == 2 else X_WAVEFRONTS[mma.name]
 
     work = Work(dram=compulsory_bytes(problem, dtype))
     work.tensor = blocks * warps * taps * n * mma.terms * 16 * 8 * mma.step_k
@@ -346,7 +370,7 @@ def _subpixel(
     sums = tiles * 4 * dtype.accumulator_bytes // 4
     held = blocks_at_a_time(rates, config.threads, sums, layout.total)
     time = overlapped(work.times(rates, dtype, tensor_rate(rates, mma)))
-    return time * _tail(blocks, held * rates.multiprocessors)
+    return time * _stretch(blocks, rates, held, config.threads)
 
 
 def _products(problem: Problem) -> int:

@@ -327,10 +327,11 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
         const unsigned weights =
             shared_address(shared + gemm.stage_weights + buffer * gemm.stage_bytes);
         for (int step = 0; step < steps; ++step) {
-          sums.add(shared_address(shared) + (first_step + step) * TensorMath::kStepK * pitch, pitch,
-                   tile_offset,
-                   weights + static_cast<unsigned>(sizeof(uint4)) * step * stage_m * kMTilePieces,
-                   warp_m, lane);
+          sums.add<true>(
+              shared_address(shared) + (first_step + step) * TensorMath::kStepK * pitch, pitch,
+              tile_offset,
+              weights + static_cast<unsigned>(sizeof(uint4)) * step * stage_m * kMTilePieces,
+              warp_m, lane);
         }
         sums.finish();
         buffer = buffer + 1 == gemm.stages ? 0 : buffer + 1;

@@ -376,11 +376,15 @@ __device__ inline void add_lane_of_positions(int lane, int pitch, int (&offset)[
 }
 
 /// Loads the fragments of one k step of x, at a shared address, for these tiles.
-template <int kTiles, class Mma = TensorMath>
+///
+/// kNeighbours: they are neighbours in a row.
+template <bool kNeighbours, int kTiles, class Mma = TensorMath>
 __device__ inline void load_positions_of_x(unsigned x, int pitch, const int (&offset)[kTiles],
                                            typename Mma::XFragment (&fragment)[kTiles]) {
   if constexpr (sizeof(Element) == 2) {
     Mma::load_matrices(x, offset, fragment);
+  } else if constexpr (kNeighbours) {
+    load_row(x + offset[0], pitch, Mma::kStepK / 2 * pitch, fragment);
   } else {
     load_elements<kTiles, Mma>(x, pitch, Mma::kStepK / 2 * pitch, offset, fragment);
   }

@@ -33,11 +33,13 @@ struct WarpSums {
   ///
   /// x        shared address of the tap's channels; offset and pitch as load_positions_of_x wants
   /// weights  shared address of the fragments of all m tiles of the block
+  /// kNeighbours: the warp's tiles are neighbours in a row.
+  template <bool kNeighbours = false>
   __device__ void add(unsigned x, int pitch, const int (&offset)[kWarpNTiles], unsigned weights,
                       int warp_m, int lane) {
     constexpr int kParts = TensorMath::kParts;
     TensorMath::XFragment fragment[kWarpNTiles];
-    load_positions_of_x(x, pitch, offset, fragment);
+    load_positions_of_x<kNeighbours>(x, pitch, offset, fragment);
     const unsigned own = weights + static_cast<unsigned>(sizeof(uint4)) *
                                        (warp_m * kWarpMTiles * kParts * 32 + lane);
 #pragma unroll

@@ -36,6 +36,7 @@ struct WarpSums {
     }
   }
 
+  template <bool kNeighbours = false>
   __device__ void add(unsigned x, int pitch, const int (&offset)[kWarpNTiles], unsigned weights,
                       int warp_m, int) {
     constexpr unsigned kPieces = 256 * Mma::kParts;  // of 8 rows: [part][half of k][row]
@@ -49,7 +50,7 @@ struct WarpSums {
     for (int block = 0; block < kBlocks; ++block) {
       const int tiles[2] = {offset[2 * block], offset[2 * block + 1]};
       Mma::XFragment fragment[2];
-      load_positions_of_x(x, pitch, tiles, fragment);
+      load_positions_of_x<kNeighbours>(x, pitch, tiles, fragment);
       add_block(sum[block], part, fragment);
     }
   }
