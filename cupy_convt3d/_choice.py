@@ -52,7 +52,7 @@ DEPTH_TO_SPACE_TILES = {4: ((1, 4), (2, 4), (4, 4)), 8: ((1, 4), (2, 4))}
 #: The same for the sub-pixel kernel, by bytes of a sum: one m tile for each phase where depth and
 #: height have two.
 SUBPIXEL_TILES = {4: ((4, 6), (4, 4), (2, 4)), 8: ((4, 2), (2, 4))}
-#: All three with 64-bit indices, which take more registers.
+#: The first two with 64-bit indices, which take more registers, and the sub-pixel kernel with them.
 TILES_64 = ((1, 4), (2, 4))
 SUBPIXEL_TILES_64 = {4: ((4, 2), (2, 4)), 8: ((4, 1), (2, 2))}
 
