@@ -35,6 +35,14 @@ ALL_CASES = [
 ]
 
 PROBLEM_58 = make_problem((16, 32, 16, 32, 64), (32, 16, 3, 5, 7))
+PROBLEM_72 = make_problem(
+    (8, 32, 12, 24, 48),
+    (32, 8, 3, 5, 7),
+    stride=2,
+    padding=(1, 2, 3),
+    output_padding=1,
+    groups=4,
+)
 UPSAMPLING = make_problem((2, 64, 64, 64, 64), (64, 32, 2, 2, 2), stride=2)
 OVERLAPPING = make_problem((4, 32, 32, 64, 128), (32, 32, 3, 3, 3), stride=2, padding=1)
 
@@ -178,6 +186,8 @@ def test_the_choice_does_not_follow_the_batch() -> None:
         (PROBLEM_58, "bf16x3", GemmConfig, {"bf16x3"}),
         (PROBLEM_58, "tf32", GemmConfig, {"tf32"}),
         (OVERLAPPING, "bf16x3", GemmConfig, {"bf16x3"}),
+        (PROBLEM_72, "bf16x3", SubpixelConfig, {"bf16x3"}),
+        (PROBLEM_72, "tf32", SubpixelConfig, {"tf32"}),
         (UPSAMPLING, "ieee", DepthToSpaceConfig, {"tf32x3"}),
         (UPSAMPLING, "bf16x3", DepthToSpaceConfig, {"bf16x3"}),
     ],
