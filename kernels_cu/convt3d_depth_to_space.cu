@@ -125,6 +125,9 @@ __device__ inline bool store_outputs(const WarpSums& sums, const OutputRow* rows
   bool any_nan = false;
 #pragma unroll
   for (int i = 0; i < kWarpMTiles; ++i) {
+    // One m tile after the other: ptxas would form the outputs of all of them at once, for sm_100
+    // in more registers than there are.
+    __syncwarp();
     // kw = 2: one channel, outputs (position, kw). kw = 1: two channels, outputs (position).
 #pragma unroll
     for (int half = 0; half < 2 / kTapsW; ++half) {
