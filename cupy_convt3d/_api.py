@@ -113,16 +113,18 @@ def conv_transpose3d(
     Notes
     -----
     16-bit floats are summed in float32 and rounded once. On CUDA devices subnormals of float32,
-    complex64 and bfloat16 count as 0, and complex products are four real ones; on the CPU BLAS
-    decides, also what a product of complex infinities is.
+    complex64 and bfloat16 count as 0 (tensor cores may keep those of ``x`` and ``weight``), and
+    complex products are four real ones; on the CPU BLAS decides, also what a product of complex
+    infinities is.
 
     Outputs that no input reaches hold the bias exactly (its activation), and padding is never
     multiplied: an infinite weight reaches only the outputs that have a product with it.
 
     Relative errors of a product on tensor cores are at most 2**-21 for "ieee", 2**-15 for "bf16x3"
-    and 2**-10 for "tf32"; their sums are truncated to float32, for "ieee" only those of 8 channels,
-    which are then added with rounding to nearest. Sums that come out as NaN are computed again
-    without tensor cores, so that NaNs and infinities are where they would be.
+    and 2**-10 for "tf32", for factors of at least 2**-105: parts of smaller ones below 2**-126
+    count as 0. Their sums are truncated to float32, for "ieee" only those of 8 channels, which are
+    then added with rounding to nearest. Sums that come out as NaN are computed again without tensor
+    cores, so that NaNs and infinities are where they would be.
 
     With torch tensors the call is an operator of torch, as `cupy_convt3d.torch.conv_transpose3d`
     is: derivatives are recorded, and autocast, compiling and transforms work. Not so with

@@ -61,6 +61,10 @@ def settings_of(
     check_algorithm(algorithm, algorithms)
     if not isinstance(deterministic, (bool, np.bool_)):
         raise TypeError(f"deterministic must be True or False, got {deterministic!r}")
+    try:
+        hash(config)
+    except TypeError:
+        raise TypeError(f"config must be a configuration of a kernel, got {config!r}") from None
     return Settings(
         triple(stride, "stride"),
         triple(padding, "padding"),

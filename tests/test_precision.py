@@ -76,6 +76,15 @@ def test_a_configuration_is_a_record(algorithm: str) -> None:
         make_plan(PROBLEM, DTYPES["float32"], False, algorithm, True, config=(1, 2))
 
 
+def test_a_configuration_can_be_a_key() -> None:
+    """Plans are kept by their settings."""
+    x, weight = np.ones((1, 1, 2, 2, 2)), np.ones((1, 1, 2, 2, 2))
+    with pytest.raises(
+        TypeError, match=r"config must be a configuration of a kernel, got \{'a': 1\}"
+    ):
+        conv_transpose3d(x, weight, config={"a": 1})
+
+
 @pytest.mark.cuda
 def test_both_reach_the_choice_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
