@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import random
 import shlex
 import shutil
 import subprocess
@@ -164,8 +165,12 @@ class KernelCompiler:
 
     def compile_all(self, variants: Iterable[tuple[str, tuple[str, ...]]]) -> None:
         """Compile many (kernel, options) pairs, one compiler process per CPU at a time."""
+        order = list(dict.fromkeys(variants))
+        # Of processes that share the cache each has an order of its own, so that they seldom
+        # compile the same variant at the same time.
+        random.Random(os.getpid()).shuffle(order)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda variant: self.compile(*variant), dict.fromkeys(variants)))
+            list(pool.map(lambda variant: self.compile(*variant), order))
 
     def _key(self, kernel: str, texts: Iterable[str]) -> str:
         """Return a hash of the texts, the kernel's file and every header that it could include."""
