@@ -41,7 +41,7 @@ __device__ inline Sum activate(Sum value, const Params& p) {
 /// Returns the sum of no products: what does not change the bias that is added to it. Without a
 /// bias +0, as if that were the bias, which then need not be added.
 __device__ inline Accumulator empty_sum(const Params& p) {
-  return p.has_bias ? EmptySum<Accumulator>::value() : Accumulator(0);
+  return p.has_bias ? EmptySum<Accumulator>::value() : Accumulator{};
 }
 
 /// Returns what is stored for a sum of products.
