@@ -220,8 +220,8 @@ extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
     const int sum_channels = static_cast<int>(gemm.sum_channels.divisor);
     const Index slice = output_tile.slice.index;
     const bool last_slice = slice + 1 == slices;
-    // Phases without taps, and rows far outside the input: the sums are those of no products.
-    const bool any_products = output_tile.slice.stages > 0;
+    // Phases without taps, and rows that meet no input: the sums are those of no products.
+    const bool any_products = output_tile.stages > 0;
     OutputTaps* const output_taps = reinterpret_cast<OutputTaps*>(shared + gemm.output_taps);
     RowOutputs* const row_outputs = reinterpret_cast<RowOutputs*>(shared + gemm.row_outputs);
     const int tap_pitch = static_cast<int>(gemm.co_tile.divisor) * kSumBytes;
