@@ -215,6 +215,9 @@ def can_run(config: Config, problem: Problem, dtype: KernelDtype, device: Device
     elif isinstance(config, SubpixelConfig):
         if not is_subpixel(problem):
             return "sub-pixel convolution needs a stride of 2 along W, and no dilation"
+        phases = problem.stride[0] * problem.stride[1]
+        if config.co_blocks * phases > config.warp_m_tiles * config.warps_m:
+            return f"its blocks have too few m tiles for {phases} phases along depth and height"
         shared = layout_of(problem, dtype, config).total
     else:
         shared = shared_layout(problem, dtype, config).total

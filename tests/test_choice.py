@@ -18,7 +18,7 @@ from cupy_convt3d._plan_depth_to_space import DepthToSpaceConfig, shared_bytes_o
 from cupy_convt3d._plan_gather import GatherConfig
 from cupy_convt3d._plan_implicit_gemm import GemmConfig, inputs_of_segment, shared_layout
 from cupy_convt3d._plan_scatter import ScatterConfig
-from cupy_convt3d._plan_subpixel import SubpixelConfig, layout_of, offsets_of
+from cupy_convt3d._plan_subpixel import SubpixelConfig, fit_subpixel, layout_of, offsets_of
 from cupy_convt3d._problem import Problem, make_problem
 from cupy_convt3d._tensor_core import MATHS
 from tests.problems import EDGES, Case, case_of, load_cases
@@ -99,6 +99,18 @@ def test_offsets_are_those_that_phases_meet() -> None:
         assert {offsets.first, offsets.first + offsets.count - 1} <= {
             offset for offset, _, _ in met
         }
+
+
+def test_a_subpixel_configuration_for_fewer_phases_is_refused() -> None:
+    """It would leave outputs unwritten."""
+    few = make_problem((1, 32, 12, 24, 48), (32, 32, 3, 5, 7), stride=(1, 1, 2))
+    many = make_problem((1, 32, 12, 24, 48), (32, 32, 3, 5, 7), stride=2)
+    dtype, math_ = DTYPES["float32"], MATHS["bf16x3"]
+    config = fit_subpixel(few, dtype, math_, (2, 4), (2, 2), H100.shared_bytes)
+    assert config is not None
+    assert can_run(config, few, dtype, H100) is None
+    with pytest.raises(ValueError, match="too few m tiles for 4 phases"):
+        make_plan(many, dtype, False, "auto", True, config=config)
 
 
 def check_segments(config: GemmConfig, problem: Problem) -> None:
