@@ -220,15 +220,13 @@ def test_the_number_of_multiprocessors_does_not_show(host: HostExecutor) -> None
     assert len(results) == 1
 
 
-#: Every case with every math; those of most products or outputs meet these kernels in
-#: test_conv_transpose3d.py. The code of the index widths is the same but for the width: a third of
-#: the cases with 64 bits, each math another third.
+#: Every case with every math and index width; those of most products or outputs meet these kernels
+#: in test_conv_transpose3d.py.
 ON_DEVICE = [
     pytest.param(math, bits, turn, id=f"{case.id}-{math.name}-{bits}")
     for turn, case in enumerate(CASES)
     for math in MATHS.values()
     for bits in (32, 64)
-    if bits == 32 or (turn + math.number) % 3 == 0
     if products(case) <= LARGE and np.prod(case.problem().y_shape) <= 10**5
 ]
 
